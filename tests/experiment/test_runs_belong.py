@@ -160,6 +160,15 @@ def test_resume_refuses_runs_of_another_version(edited: Path, monkeypatch: pytes
         run_experiment(build(edited), edited / "runs", num_workers=1, resume=True)
 
 
+def test_resume_refuses_runs_of_a_search_with_other_code(edited: Path) -> None:
+    run = edited / "runs" / "search" / "point-000" / "seed-0"
+    run.mkdir(parents=True)
+    shutil.copyfile(edited / "runs" / "baseline" / "seed-0" / "trial.json", run / "trial.json")
+    write_code(edited, part=3.0)
+    with pytest.raises(RunFolderError, match=r"search/point-000 was trained with other code or weights: part\.py"):
+        run_experiment(build(edited), edited / "runs", num_workers=1, resume=True)
+
+
 def test_unchanged_experiment_is_resumed(edited: Path) -> None:
     shutil.rmtree(edited / "runs" / "baseline" / "seed-1")  # the remedy of the messages above
     outcome = run_experiment(build(edited), edited / "runs", num_workers=1, resume=True)

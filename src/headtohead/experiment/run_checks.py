@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headtohead.atomic_io import compute_sha256, read_json_object
+from headtohead.config.experiment import BASELINE
 from headtohead.config.loading import build_trial
+from headtohead.config.search import SEARCH_FOLDER
 from headtohead.experiment.journal import JOURNAL_FILE, Journal, compute_settings_digest
 from headtohead.experiment.run_folder import WEIGHT_FILES, ExperimentRuns, Run
-from headtohead.experiment.run_identity import describe_differences
+from headtohead.experiment.run_identity import Dependencies, describe_differences
 from headtohead.experiment.schemas import CorpusEvent, ExperimentFile, JournalEvent, RunEvent, SettingsEvent
 
 MAX_DIFFERENCES = 3
@@ -55,7 +57,11 @@ def find_resume_issues(runs: ExperimentRuns, metadata: ExperimentFile) -> list[R
     """Return the runs that do not belong to the experiment that `metadata` describes. Missing runs are trained."""
     unrecorded = _find_unrecorded(runs, Journal(runs.folder).read())
     return _merge_seeds(
-        [*find_foreign_runs(runs, metadata), *(issue for issue in unrecorded if issue.kind != "missing")]
+        [
+            *find_foreign_runs(runs, metadata),
+            *_find_foreign_search_runs(runs, metadata),
+            *(issue for issue in unrecorded if issue.kind != "missing"),
+        ]
     )
 
 
@@ -80,6 +86,18 @@ def find_foreign_runs(runs: ExperimentRuns, metadata: ExperimentFile) -> list[Ru
     return issues
 
 
+def _find_foreign_search_runs(runs: ExperimentRuns, metadata: ExperimentFile) -> Iterator[RunIssue]:
+    """Yield the runs of a search that were trained with other code or weights. The journal checks their settings."""
+    for path in sorted((runs.folder / SEARCH_FOLDER).glob("point-*/seed-*/trial.json")):
+        record = Run(path.parent).trial_file
+        # A search may select other files than those of the baseline.
+        expected = {**record.dependencies, **metadata.dependencies.get(BASELINE, {})}
+        expected = {name: expected[name] for name in record.dependencies}
+        if problem := _describe_changed_dependencies(record.dependencies, expected):
+            name = str(path.parent.parent.relative_to(runs.folder))
+            yield RunIssue(name, (record.trial.seed,), "foreign", problem, TRAIN_AGAIN)
+
+
 def _compare_trial(run: Run, metadata: ExperimentFile, variant: str, seed: int) -> str:
     """Return how a run was trained otherwise than the experiment says; empty if it was not."""
     record, expected = run.trial_file, build_trial(metadata.experiment, variant, seed)
@@ -89,14 +107,13 @@ def _compare_trial(run: Run, metadata: ExperimentFile, variant: str, seed: int) 
         return f"was trained with other settings: {'; '.join(differences[:MAX_DIFFERENCES])}"
     if record.corpus_digest != metadata.corpus_digests.get(variant, record.corpus_digest):
         return "was trained on another corpus than the experiment's: the data was changed"
-    dependencies = metadata.dependencies.get(variant, {})
-    if changed := [
-        name
-        for name in dict.fromkeys([*dependencies, *record.dependencies])
-        if dependencies.get(name) != record.dependencies.get(name)
-    ]:
-        return f"was trained with other code or weights: {', '.join(changed)} was changed"
-    return ""
+    return _describe_changed_dependencies(record.dependencies, metadata.dependencies.get(variant, {}))
+
+
+def _describe_changed_dependencies(recorded: Dependencies, expected: Dependencies) -> str:
+    """Return which code or weights of a run were changed; empty if none were."""
+    changed = [name for name in dict.fromkeys([*expected, *recorded]) if expected.get(name) != recorded.get(name)]
+    return f"was trained with other code or weights: {', '.join(changed)} was changed" if changed else ""
 
 
 def _hash_content(run: Run) -> str:
