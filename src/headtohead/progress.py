@@ -25,17 +25,17 @@ def format_duration(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class ProgressUpdate:
-    """The state of an operation: `done` of `of` units of work. `of` is 0 if the total is unknown."""
+    """The state of an operation: `completed` of `total` units of work. `total` is 0 if the total is unknown."""
 
-    what: str
-    done: int
-    of: int
+    description: str
+    completed: int
+    total: int
     seconds_left: float | None = None
 
     def __str__(self) -> str:
-        has_estimate = self.seconds_left is not None and self.done < self.of
+        has_estimate = self.seconds_left is not None and self.completed < self.total
         remaining = f", about {format_duration(self.seconds_left or 0)} left" if has_estimate else ""
-        return f"{self.what}: {self.done} of {self.of}{remaining}" if self.of else self.what
+        return f"{self.description}: {self.completed} of {self.total}{remaining}" if self.total else self.description
 
 
 ProgressCallback = Callable[[ProgressUpdate], None]
@@ -53,15 +53,19 @@ class ProgressReporter:
     """
 
     def __init__(self, description: str, total: int, on_progress: ProgressCallback, completed: int = 0) -> None:
-        self.what, self.of, self.tell, self.done = description, total, on_progress, completed
+        self.description, self.total, self.on_progress, self.completed = description, total, on_progress, completed
         self._initial_count, self._start_time = completed, time.monotonic()
-        self.tell(ProgressUpdate(description, completed, total))
+        self.on_progress(ProgressUpdate(description, completed, total))
 
     def step(self, count: int = 1) -> None:
         """Add `count` completed units and report the new state."""
-        self.done += count
-        seconds_per_unit = (time.monotonic() - self._start_time) / max(1, self.done - self._initial_count)
-        self.tell(ProgressUpdate(self.what, self.done, self.of, seconds_per_unit * (self.of - self.done)))
+        self.completed += count
+        seconds_per_unit = (time.monotonic() - self._start_time) / max(1, self.completed - self._initial_count)
+        self.on_progress(
+            ProgressUpdate(
+                self.description, self.completed, self.total, seconds_per_unit * (self.total - self.completed)
+            )
+        )
 
 
 class StderrProgress:
@@ -78,9 +82,9 @@ class StderrProgress:
 
     def __call__(self, update: ProgressUpdate) -> None:
         now, is_terminal = time.monotonic(), sys.stderr.isatty()
-        if update.what != self._description:
-            self._description, self._start_time, self._last_write_time = update.what, now, now
-        is_finished = 0 < update.of <= update.done and self._last_write_time > self._start_time
+        if update.description != self._description:
+            self._description, self._start_time, self._last_write_time = update.description, now, now
+        is_finished = 0 < update.total <= update.completed and self._last_write_time > self._start_time
         if not is_finished and (
             now - self._start_time < self.WAIT or now - self._last_write_time < self._get_interval(is_terminal)
         ):

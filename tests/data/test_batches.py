@@ -154,7 +154,7 @@ def test_classifier_rows_are_padded_on_the_right_to_the_context() -> None:
         assert mask.tolist() == [i < len(expected) for i in range(6)]
         assert (ids[~mask] == PLAIN.pad_id).all()
         assert label == at % 2
-    assert rows.cut(6) == 1
+    assert rows.count_truncated(6) == 1
 
 
 def test_every_row_comes_once_an_epoch_in_a_new_order() -> None:
@@ -187,8 +187,8 @@ def test_sentences_start_and_stop_and_padding_is_outside_the_loss() -> None:
         assert labels[:real].tolist() == text[1:]
         assert (labels[real:] == IGNORE_INDEX).all()
         assert mask.tolist() == [i < real for i in range(6)]
-    assert rows.cut(6) == 1
-    assert rows.cut(9) == 0
+    assert rows.count_truncated(6) == 1
+    assert rows.count_truncated(9) == 0
 
 
 def test_sentences_need_a_start_and_a_stop() -> None:
@@ -278,7 +278,7 @@ def test_examples_of_rows_keep_order_and_count_their_tokens() -> None:
     assert [len(batch.labels) for batch in batches] == [2, 2, 1]
     assert made.tokens.tolist() == [min(6, len(text.split()) + 1) for text in TEXTS]
     assert torch.equal(torch.cat([(batch.labels != IGNORE_INDEX).sum(1) for batch in batches]), made.tokens)
-    assert made.cut == 1
+    assert made.num_truncated == 1
 
 
 def test_examples_of_a_classifier_are_its_rows() -> None:
@@ -292,7 +292,7 @@ def test_rows_padded_to_their_batch_come_by_length_and_say_which_they_are() -> N
     _, rows = classified(12)
     made = build_evaluation_examples(replace(rows, pad_to_longest=True), Target.CLASS, 12, PLAIN)
     batches = list(made.batches(2))
-    at = torch.cat([batch.at for batch in batches if batch.at is not None])
+    at = torch.cat([batch.example_indices for batch in batches if batch.example_indices is not None])
     assert sorted(at.tolist()) == list(range(5))
     assert rows.lengths[at].tolist() == sorted(rows.lengths.tolist(), reverse=True)
     plain = list(build_evaluation_examples(rows, Target.CLASS, 12, PLAIN).batches(2))

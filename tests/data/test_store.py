@@ -463,9 +463,9 @@ def test_progress_is_told_with_the_time_that_is_left(
         has_labels=False,
         on_progress=told.append,
     )
-    assert any(one.what.startswith("reading") and one.done > 0 for one in told)
-    cutting = [one for one in told if one.what == "tokenizing train, in MB"]
-    assert cutting[-1].done == cutting[-1].of > 1
+    assert any(one.description.startswith("reading") and one.completed > 0 for one in told)
+    cutting = [one for one in told if one.description == "tokenizing train, in MB"]
+    assert cutting[-1].completed == cutting[-1].total > 1
     assert all(one.seconds_left is not None for one in cutting[1:])
 
 

@@ -123,12 +123,12 @@ def test_work_is_done_once_and_told(distil, empty_cache, monkeypatch):
     trial = config_loading.build_trial(distil(), "both", 0)
     prepared = prepare_dataset(trial.data, trial.task)
     first = distillation_data.build_distillation_data(trial, prepared, run_trial, told.append)
-    assert {pace.what for pace in told} == {
+    assert {pace.description for pace in told} == {
         "training the teacher",
         "generating teacher texts",
         "computing teacher logits",
     }
-    assert [pace for pace in told if pace.what == "generating teacher texts"][-1].done == 60
+    assert [pace for pace in told if pace.description == "generating teacher texts"][-1].completed == 60
     assert told[-1].seconds_left == 0
 
     def never(*given: Any, **named: Any) -> Any:

@@ -347,7 +347,7 @@ def test_workers_share_the_teachers_writing_and_write_the_same(distil, tmp_path,
         )
         (file,) = cache.rglob("texts.jsonl")
         lines[workers] = {line["key"]: (line["ids"], line["text"], line["stop_reason"]) for line in read_jsonl(file)}
-        assert told[-1].done == 16
+        assert told[-1].completed == 16
     assert lines[1] == lines[2]
     assert len(lines[1]) == 16
     assert not list(tmp_path.glob("failure.json"))

@@ -157,7 +157,7 @@ def test_the_pace_counts_only_what_was_done_now():
     clock = ProgressReporter("writing", 10, told.append, completed=4)
     clock.step()
     clock.step(5)
-    assert (told[0].done, told[0].seconds_left) == (4, None)
+    assert (told[0].completed, told[0].seconds_left) == (4, None)
     assert told[1].seconds_left is not None
     assert told[-1].seconds_left == 0
     assert str(told[1]).startswith("writing: 5 of 10, about 0.0 s left")

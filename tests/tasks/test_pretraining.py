@@ -98,7 +98,7 @@ def test_the_experiment_pairs_pretrained_and_scratch(classifier, tmp_path):
     progress = []
     outcome = run_experiment(classifier(), tmp_path / "runs", num_workers=1, on_progress=progress.append)
     assert outcome.findings is not None
-    assert any("pre-training the encoder" in update.what for update in progress)
+    assert any("pre-training the encoder" in update.description for update in progress)
     with pytest.raises(ModelError, match="started from a pre-trained encoder"):
         model_io.load(outcome.runs.run("pretrained", 0).folder, use_initial_weights=True)
     (verdict,) = outcome.findings.verdicts

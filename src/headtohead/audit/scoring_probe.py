@@ -86,7 +86,12 @@ class ScoringProbe:
             return batch
         draws = torch.rand(batch.labels.shape, generator=self.generator).masked_fill(batch.labels == IGNORE_INDEX, 2)
         is_kept = draws.argsort(1).argsort(1) < MAX_MASKED_LABELS
-        return Batch(batch.input_ids, batch.labels.masked_fill(~is_kept, IGNORE_INDEX), batch.attention_mask, batch.at)
+        return Batch(
+            batch.input_ids,
+            batch.labels.masked_fill(~is_kept, IGNORE_INDEX),
+            batch.attention_mask,
+            batch.example_indices,
+        )
 
     def _get_content_mask(self, input_ids: Tensor) -> Tensor:
         mask = self.rows.attention_mask

@@ -94,7 +94,7 @@ def run(
         if processes > 1:
             torchrun.check_torchrun_options(backend, workers)
             worker_pool = stack.enter_context(torchrun.open_leader(os.environ)).pool
-        logs = stack.enter_context(TrackerGroup(folder, log or (), live.say))
+        logs = stack.enter_context(TrackerGroup(folder, log or (), live.print_line))
         try:
             outcome = run_experiment(
                 experiment,
@@ -103,8 +103,8 @@ def run(
                 device=device,
                 backend=worker_pool if processes > 1 else backend,
                 resume=resume or reshard,
-                on_update=logs.wrap_callback(live.watch),
-                on_progress=live.tell,
+                on_update=logs.wrap_callback(live.update),
+                on_progress=live.show_progress,
                 command=sys.argv,
             )
         except KeyboardInterrupt:

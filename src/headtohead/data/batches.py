@@ -37,7 +37,7 @@ class Batch:
     """next tokens, with -100 outside the loss, or the class of each row"""
     attention_mask: Bool[Tensor, "batch length"] | None = None
     """false on padding; None without padding"""
-    at: Int64[Tensor, "batch"] | None = None
+    example_indices: Int64[Tensor, "batch"] | None = None
     """index of each example; None in training"""
     segments: Int64[Tensor, "batch length"] | None = None
     """first label of the segment that each label is scored in, if blocks are scored in segments"""
@@ -47,17 +47,17 @@ class Batch:
         mask, segments = (
             None if tensor is None else tensor.to(device) for tensor in (self.attention_mask, self.segments)
         )
-        return Batch(self.input_ids.to(device), self.labels.to(device), mask, self.at, segments)
+        return Batch(self.input_ids.to(device), self.labels.to(device), mask, self.example_indices, segments)
 
     @property
     def score_indices(self) -> Int64[Tensor, "scores"] | None:
         """The index of each score of this batch: those of its examples, or of their segments."""
-        return self.at if self.segments is None else self.segments[self.labels != IGNORE_INDEX].unique()
+        return self.example_indices if self.segments is None else self.segments[self.labels != IGNORE_INDEX].unique()
 
     def rows(self, start: int, end: int) -> Batch:
         """Return the rows from `start` up to, but not including, `end`, without changing their width."""
         mask, example_indices = (
-            None if tensor is None else tensor[start:end] for tensor in (self.attention_mask, self.at)
+            None if tensor is None else tensor[start:end] for tensor in (self.attention_mask, self.example_indices)
         )
         return Batch(self.input_ids[start:end], self.labels[start:end], mask, example_indices)
 
@@ -104,16 +104,18 @@ class BatchSchedule:
         self.size = training.batch_size
         self.is_grouped_by_length = training.group_by_length
         self.random = isinstance(encoded, TokenStream) and training.sampling == "random"
-        self.unknown, self.once = data.word_dropout, data.rare_words
+        self.word_dropout, self.rare_words = data.word_dropout, data.rare_words
         self.unk_id, self.pad_id = tokenizer.unk_id, tokenizer.pad_id or 0
         self._special_ids = _collect_special_ids(tokenizer)
         for setting, is_enabled in (
-            ("word_dropout", self.unknown),
-            ("rare_words", self.once.unknown or self.once.unknown_input),
+            ("word_dropout", self.word_dropout),
+            ("rare_words", self.rare_words.unknown or self.rare_words.unknown_input),
         ):
             if is_enabled and self.unk_id is None:
                 raise DataError(f"data.{setting}: the tokenizer ({tokenizer.kind}) has no unknown token")
-        self._token_counts = count_tokens(encoded, tokenizer.vocab_size) if self.once != RareWordsConfig() else None
+        self._token_counts = (
+            count_tokens(encoded, tokenizer.vocab_size) if self.rare_words != RareWordsConfig() else None
+        )
         self._unseen_ids = self._find_unseen_ids()
         self._generator = torch.Generator()
         self._epoch_order: tuple[int, Int64[Tensor, "items"]] | None = None
@@ -157,7 +159,7 @@ class BatchSchedule:
         else:
             width = self.encoded.width(indices, self.context + self.target.is_causal)
             block, attention_mask = self.encoded.pad_rows(indices, width, self.pad_id)
-        if self.unknown:
+        if self.word_dropout:
             block = self._replace_with_unknown(block, step)
         if self.target.is_causal:
             if self._token_counts is None:
@@ -169,13 +171,12 @@ class BatchSchedule:
 
     def digest(self, num_steps: int) -> str:
         """Return a SHA-256 of the examples of the first `num_steps` steps and of the settings that shape them."""
-        settings = (
-            f"{type(self.encoded).__name__} {len(self.encoded)} {self.context} {self.size} {self.unknown} {num_steps}"
-        )
+        values = (len(self.encoded), self.context, self.size, self.word_dropout, num_steps)
+        settings = " ".join([type(self.encoded).__name__, *map(str, values)])
         if self.is_grouped_by_length:
             settings += " by length"
-        if self.once != RareWordsConfig():
-            settings += f" {self.once.model_dump_json()}"
+        if self.rare_words != RareWordsConfig():
+            settings += f" {self.rare_words.model_dump_json()}"
         digest = hashlib.sha256(settings.encode())
         for step in range(num_steps):
             digest.update(self.indices(step).numpy().tobytes())
@@ -211,7 +212,7 @@ class BatchSchedule:
 
         This happens before inputs and labels are separated, so both see the replacement.
         """
-        is_replaced = torch.rand(block.shape, generator=self._seed_generator("unknown", step)) < self.unknown
+        is_replaced = torch.rand(block.shape, generator=self._seed_generator("unknown", step)) < self.word_dropout
         if self._special_ids.numel():
             is_replaced &= ~torch.isin(block, self._special_ids)
         assert self.unk_id is not None
@@ -223,16 +224,16 @@ class BatchSchedule:
         """Return inputs, labels and mask, with words that occur once in train treated as `data.rare_words` says."""
         assert self._token_counts is not None
         occurs_once = self._token_counts[block] == 1
-        is_replaced = occurs_once & self._sample_mask(block, self.once.unknown, "once unknown", step)
+        is_replaced = occurs_once & self._sample_mask(block, self.rare_words.unknown, "once unknown", step)
         block = block.masked_fill(is_replaced, self.unk_id) if self.unk_id is not None else block
         inputs, labels, mask = split_inputs_and_labels(block, attention_mask)
         is_remaining = occurs_once & ~is_replaced
-        is_hidden = is_remaining & self._sample_mask(block, self.once.unknown_input, "once hidden", step)
+        is_hidden = is_remaining & self._sample_mask(block, self.rare_words.unknown_input, "once hidden", step)
         if self.unk_id is not None:
             inputs = inputs.masked_fill(is_hidden[:, :-1], self.unk_id)
         unseen_ids = self._unseen_ids
-        if self.once.unseen_target and unseen_ids.numel():
-            is_retargeted = is_remaining & self._sample_mask(block, self.once.unseen_target, "once unseen", step)
+        if self.rare_words.unseen_target and unseen_ids.numel():
+            is_retargeted = is_remaining & self._sample_mask(block, self.rare_words.unseen_target, "once unseen", step)
             random_ids = unseen_ids[
                 torch.randint(unseen_ids.numel(), labels.shape, generator=self._seed_generator("unseen words", step))
             ]

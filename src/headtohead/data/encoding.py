@@ -72,7 +72,7 @@ class TokenRows:
         """The length by which similar rows are grouped into batches."""
         return self.lengths
 
-    def cut(self, context: int) -> int:
+    def count_truncated(self, context: int) -> int:
         """Return the number of rows that a model with this context truncates."""
         limit = context if self.labels is not None else context + 1
         return self.num_pretruncated + int((self.lengths > limit).sum())

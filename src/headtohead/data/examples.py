@@ -79,9 +79,9 @@ class EvaluationExamples:
         return self.tokens.numel()
 
     @property
-    def cut(self) -> int:
+    def num_truncated(self) -> int:
         """The number of rows that the context truncates; 0 for a stream."""
-        return self.encoded.cut(self.context) if isinstance(self.encoded, TokenRows) else 0
+        return self.encoded.count_truncated(self.context) if isinstance(self.encoded, TokenRows) else 0
 
     def batches(self, batch_size: int) -> Iterator[Batch]:
         """Yield all examples in batches of `batch_size`.
@@ -105,7 +105,7 @@ class EvaluationExamples:
                 blocks = windows[start : start + batch_size].long()
                 indices = torch.arange(start, start + len(blocks))
                 segments = self._find_segments(start, len(blocks))
-                yield Batch(*split_inputs_and_labels(blocks, None), at=indices, segments=segments)
+                yield Batch(*split_inputs_and_labels(blocks, None), example_indices=indices, segments=segments)
         remainder = stream.tokens[num_full * self.context :].long()
         if remainder.numel() > 1 and -(-num_full // batch_size) % self.stride == 0:
             inputs = torch.full((1, self.context), self.pad_id)
@@ -138,7 +138,7 @@ class EvaluationExamples:
         for indices in self._iter_row_indices(batch_size):
             token_ids, attention_mask = rows.pad_rows(indices, rows.width(indices, max_width), self.pad_id)
             if self.target.is_causal:
-                yield replace(Batch(*split_inputs_and_labels(token_ids, attention_mask)), at=indices)
+                yield replace(Batch(*split_inputs_and_labels(token_ids, attention_mask)), example_indices=indices)
             else:
                 assert rows.labels is not None
                 yield Batch(token_ids, rows.labels[indices], attention_mask, indices)

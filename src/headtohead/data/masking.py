@@ -48,7 +48,7 @@ class MaskedBatchSchedule(BatchSchedule):
             tokens, attention_mask = self._windows[rows][:, : self.context].long(), None
         else:
             tokens, attention_mask = self.encoded.pad_rows(rows, self.encoded.width(rows, self.context), self.pad_id)
-        if self.unknown:
+        if self.word_dropout:
             tokens = self._replace_with_unknown(tokens, step)
         chosen = self._choose_positions(tokens, attention_mask, step)
         labels = tokens.masked_fill(~chosen, IGNORE_INDEX)

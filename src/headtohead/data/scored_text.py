@@ -161,8 +161,8 @@ def _collect_predictions(examples: EvaluationExamples, batch_size: int) -> tuple
     ids, owners = [], []
     for batch in examples.batches(batch_size):
         is_predicted = batch.labels != IGNORE_INDEX
-        assert batch.at is not None
-        owner = batch.at[:, None].expand_as(batch.labels) if batch.segments is None else batch.segments
+        assert batch.example_indices is not None
+        owner = batch.example_indices[:, None].expand_as(batch.labels) if batch.segments is None else batch.segments
         ids.append(batch.labels[is_predicted])
         owners.append(owner[is_predicted])
     order = torch.cat(owners).argsort(stable=True)

@@ -99,8 +99,8 @@ class PromptedEvaluationExamples(EvaluationExamples):
     def _rows(self, rows: TokenRows, batch_size: int) -> Iterator[Batch]:
         assert isinstance(rows, PromptedRows)
         for batch in super()._rows(rows, batch_size):
-            assert batch.at is not None
-            yield rows.masked(batch, batch.at)
+            assert batch.example_indices is not None
+            yield rows.masked(batch, batch.example_indices)
 
 
 def build_prompted_examples(rows: PromptedRows, context: int, pad_id: int) -> PromptedEvaluationExamples:

@@ -54,26 +54,26 @@ class TrialProgressDisplay:
     def stop(self) -> None:
         self.rich_live.stop()
 
-    def watch(self, jobs: Sequence[Any]) -> None:
+    def update(self, jobs: Sequence[Any]) -> None:
         """Redraw the table; without a terminal, print a progress line from time to time."""
         if self.is_interactive:
-            self.rich_live.update(self.shown(jobs))
+            self.rich_live.update(self.render(jobs))
         elif time.monotonic() - self.last_line_time >= StderrProgress.ELSEWHERE or (
             # The first estimate of longer work is printed at once.
             self.last_line_time == self.began and (estimate_time_left(jobs) or 0.0) > StderrProgress.ELSEWHERE
         ):
             self.last_line_time = time.monotonic()
-            self.say(" · ".join(self.progress(jobs)))
+            self.print_line(" · ".join(self.progress(jobs)))
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print a permanent line above the table."""
         self.rich_live.console.print(escape(text), soft_wrap=not self.is_interactive)
 
-    def tell(self, progress: ProgressUpdate) -> None:
+    def show_progress(self, progress: ProgressUpdate) -> None:
         """Show the progress of work that precedes the first trial."""
         self.rich_live.update(escape(str(progress))) if self.is_interactive else self.line(progress)
 
-    def shown(self, jobs: Sequence[Any]) -> Group:
+    def render(self, jobs: Sequence[Any]) -> Group:
         """Return everything that is displayed: question, table and progress lines."""
         lines = [f"[dim]{escape(line)}[/]" for line in self.progress(jobs)]
         return Group(f"[bold]{escape(self.experiment.question)}[/]", build_rich_table(self.table(jobs)), *lines)
@@ -191,20 +191,20 @@ class NotebookProgressDisplay:
     ) -> None:
         pass
 
-    def watch(self, jobs: Sequence[Any]) -> None:
+    def update(self, jobs: Sequence[Any]) -> None:
         """Redraw the bar, at most twice a second; the last state is always drawn."""
         if time.monotonic() - self.last_update_time >= self.SECONDS_PER_UPDATE or all(job.is_over for job in jobs):
             fraction = sum(estimate_fraction_done(job) for job in jobs) / max(1, len(jobs))
             self._draw(fraction, " · ".join(self.text_display.progress(jobs)))
 
-    def tell(self, progress: ProgressUpdate) -> None:
+    def show_progress(self, progress: ProgressUpdate) -> None:
         """Show the progress of work that precedes the first trial."""
         if time.monotonic() - self.last_update_time >= self.SECONDS_PER_UPDATE:
             self._draw(0.0, str(progress))
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print a permanent line."""
-        self.text_display.say(text)
+        self.text_display.print_line(text)
 
     def _draw(self, fraction: float, text: str) -> None:
         from IPython.display import HTML

@@ -59,7 +59,7 @@ def compare_isolated(run: Run) -> str:
     chosen = {*random.SystemRandom().sample(range(examples.count), min(NUM_ROWS, examples.count))}
     with isolate_model(run.folder) as child:
         for batch in whole.batches(EVALUATION_BATCH_SIZE):
-            indices = range(len(batch.input_ids)) if batch.at is None else batch.at.tolist()
+            indices = range(len(batch.input_ids)) if batch.example_indices is None else batch.example_indices.tolist()
             for row, index in enumerate(indices):
                 if index not in chosen:
                     continue

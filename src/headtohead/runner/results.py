@@ -126,15 +126,15 @@ def run(
     with ExitStack() as stack:
         display = open_progress_display(experiment)
         stack.enter_context(display)
-        tracker_group = stack.enter_context(TrackerGroup(folder, trackers, display.say))
+        tracker_group = stack.enter_context(TrackerGroup(folder, trackers, display.print_line))
         outcome = run_experiment(
             experiment,
             folder,
             num_workers=workers,
             device=device,
             resume=resume,
-            on_update=tracker_group.wrap_callback(display.watch),
-            on_progress=display.tell,
+            on_update=tracker_group.wrap_callback(display.update),
+            on_progress=display.show_progress,
         )
     if outcome.findings is None or outcome.failed_jobs:
         raise TrialError(outcome.failure_message)

@@ -128,8 +128,8 @@ class DataParallelProcess(SingleProcess):
         for batch_index, batch in enumerate(batches):
             num_rows = len(batch.labels)
             if batch_index % self.world_size == self.rank:
-                if batch.at is None:
-                    batch = replace(batch, at=torch.arange(num_examples, num_examples + num_rows))
+                if batch.example_indices is None:
+                    batch = replace(batch, example_indices=torch.arange(num_examples, num_examples + num_rows))
                 assert batch.score_indices is not None
                 example_indices.append(batch.score_indices)
                 yield batch

@@ -81,7 +81,7 @@ def audit_scores(
         losses = examples.sum_by_example(losses)
     batches = list(examples.sample(NUM_SAMPLED_ROWS).batches(EVALUATION_BATCH_SIZE))
     batches = [batch for batch in batches if batch.attention_mask is None] or batches
-    indices = torch.cat([batch.at for batch in batches if batch.at is not None])
+    indices = torch.cat([batch.example_indices for batch in batches if batch.example_indices is not None])
     is_known = trial.spec.scores_every_row and len(losses) == examples.count
     probe = ScoringProbe(
         model,

@@ -106,7 +106,7 @@ def _describe_padding(batch: Batch, train_rows: Any, trial: experiment.Trial) ->
     )
     notes = [f"rows are padded to {width}; {fraction:.0%} of this batch is padding"]
     context = trial.model.context
-    num_truncated = train_rows.cut(context) if isinstance(train_rows, TokenRows) else 0
+    num_truncated = train_rows.count_truncated(context) if isinstance(train_rows, TokenRows) else 0
     if num_truncated:
         notes.append(f"{num_truncated:,} of {len(train_rows):,} training rows are truncated to {context} tokens")
     return notes

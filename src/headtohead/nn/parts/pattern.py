@@ -104,18 +104,18 @@ class IntersectionPattern(Pattern):
 
     def __init__(self, first: Pattern, second: Pattern) -> None:
         super().__init__(first.sizes)
-        self.one, self.other = first, second
+        self.first, self.second = first, second
 
     @property
     def is_relative(self) -> bool:  # type: ignore[override]
-        return declares(self.one, "is_relative") and declares(self.other, "is_relative")
+        return declares(self.first, "is_relative") and declares(self.second, "is_relative")
 
     @property
     def window_size(self) -> WindowSize:
-        pairs = zip(self.one.window_size, self.other.window_size, strict=True)
+        pairs = zip(self.first.window_size, self.second.window_size, strict=True)
         back, ahead = (min((size for size in pair if size is not None), default=None) for pair in pairs)
         return (back, ahead)
 
     def compute_mask(self, query_positions: QueryPositions, key_positions: KeyPositions) -> PatternMask:
-        first, second = (part.compute_mask(query_positions, key_positions) for part in (self.one, self.other))
+        first, second = (part.compute_mask(query_positions, key_positions) for part in (self.first, self.second))
         return first & second
