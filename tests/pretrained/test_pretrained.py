@@ -21,7 +21,7 @@ from headtohead.config.tasks import Target
 from headtohead.errors import MissingExtraError, ModelError, RequestError, RunFolderError
 from headtohead.experiment import inference
 from headtohead.experiment.audit_target import audit_target
-from headtohead.nn.protocol import Decoder, ModelProtocol
+from headtohead.nn.protocol import Decoder
 from headtohead.pretrained import weights as places
 from headtohead.pretrained.gguf import read_header, use_fast_reader
 from headtohead.pretrained.loading import PretrainedModel, load_pretrained
@@ -84,7 +84,6 @@ def encoder(tmp_path: Path) -> Path:
 def test_a_folder_is_opened_in_float32_and_gives_the_librarys_logits(decoder: Path) -> None:
     opened = load_pretrained(decoder)
     assert (opened.target, opened.name, opened.label_names) == (Target.NEXT_TOKEN, "decoder", ())
-    assert isinstance(opened.model, ModelProtocol)
     assert isinstance(opened.model, Decoder)
     assert opened.model.context == 32
     assert not opened.model.training

@@ -147,10 +147,6 @@ class SearchConfig(BaseConfig):
             value["space"] = dict(_flatten_space(value["space"]))
         return value
 
-    @property
-    def needs_optuna(self) -> bool:
-        return self.method == "tpe"
-
     def values(self, setting: str) -> tuple[Any, ...] | None:
         """Return the possible values of a setting, or None for a continuous range."""
         dimension = self.space[setting]

@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headtohead.nn.kv_cache import DecodingCache, KVCache
+from headtohead.nn.kv_cache import DecodingCache
 
 
 @dataclass
@@ -20,23 +20,6 @@ class ModelOutput:
     """Attention weights, one tensor per layer, if requested with `output_attentions`."""
     last_hidden_state: Float[Tensor, "batch length width"] | None = None
     """Input of the output layer."""
-
-
-@runtime_checkable
-class ModelProtocol(Protocol):
-    """A model that maps token ids to logits."""
-
-    context: int
-    """Maximum input length."""
-
-    def __call__(
-        self,
-        input_ids: Int[Tensor, "batch length"],
-        attention_mask: Tensor | None = None,
-        *,
-        cache: KVCache | None = None,
-        output_attentions: bool = False,
-    ) -> ModelOutput: ...
 
 
 @runtime_checkable

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from headtohead.tasks.dataset import Dataset
 from headtohead.tasks.registry import get_task, prepare_dataset
 from headtohead.training.objectives import Evaluation
 from headtohead.trials.evaluation import audit_scores, describe_scored_texts, evaluate_splits
-from headtohead.trials.outputs import audit_initial_and_trained_model
+from headtohead.trials.outputs import TrainedTrial, audit_initial_and_trained_model
 from headtohead.trials.trial import build_initial_model, build_training, run_trial
 
 LOSS_TOLERANCE = 1e-5
@@ -107,9 +107,9 @@ class RecomputedRun:
         trial, model = self.trial, self.saved_model.model
         audits = audit_scores(trial, self.dataset, model, CPU, self.evaluations)
         if trial.seed == 0 and not _has_dependencies(self.run):
-            audits += audit_initial_and_trained_model(
-                get_task(trial.task), trial, self.dataset, model, lambda: build_initial_model(trial, self.dataset)
-            )
+            get_initial_model = partial(build_initial_model, trial, self.dataset)
+            trained = TrainedTrial(get_task(trial.task), trial, self.dataset, model, get_initial_model)
+            audits += audit_initial_and_trained_model(trained)
         recorded = {audit.name: audit for audit in self.run.audits or ()}
         for audit in audits:
             if audit.name not in recorded:

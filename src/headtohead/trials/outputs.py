@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,17 @@ from headtohead.trials import length_generalization
 
 SAMPLE_MAX_NEW_TOKENS = 30
 
-GetModel = Callable[[], TrialModel]
+
+@dataclass(frozen=True)
+class TrainedTrial:
+    """A trial whose model has been trained."""
+
+    task: Task
+    trial: Trial
+    dataset: Dataset
+    model: TrialModel
+    get_initial_model: Callable[[], TrialModel]
+    """returns the model at step 0"""
 
 
 def write_scores(folder: Path, evaluations: Mapping[str, Evaluation], texts: Mapping[str, ScoredText]) -> None:
@@ -46,42 +56,33 @@ def write_scores(folder: Path, evaluations: Mapping[str, Evaluation], texts: Map
     write_bytes(folder / "scores.safetensors", pack(arrays))
 
 
-def write_analyses(
-    task: Task,
-    trial: Trial,
-    dataset: Dataset,
-    model: TrialModel,
-    get_initial_model: GetModel,
-    folder: Path,
-    scoring_audits: list[CheckResult],
-) -> None:
+def write_analyses(trained: TrainedTrial, folder: Path, scoring_audits: list[CheckResult]) -> None:
     """Write audits, probes, attention maps, head measures and length generalization to the run folder."""
     audits = list(scoring_audits)
-    if trial.seed == 0:  # other seeds have the same architecture
-        audits += audit_initial_and_trained_model(task, trial, dataset, model, get_initial_model)
+    if trained.trial.seed == 0:  # other seeds have the same architecture
+        audits += audit_initial_and_trained_model(trained)
     schemas.write_record(folder / "audits.json", schemas.AuditsFile(audits=audits))
-    _write_probes(task, trial, dataset, model, get_initial_model, folder)
-    if isinstance(model, Transformer):
-        _write_head_measures(task, trial, dataset, model, folder)
-    _write_length_generalization(task, trial, dataset, model, folder)
+    _write_probes(trained, folder)
+    if isinstance(trained.model, Transformer):
+        _write_head_measures(trained, trained.model, folder)
+    _write_length_generalization(trained, folder)
 
 
-def audit_initial_and_trained_model(
-    task: Task, trial: Trial, dataset: Dataset, model: TrialModel, get_initial_model: GetModel
-) -> list[CheckResult]:
+def audit_initial_and_trained_model(trained: TrainedTrial) -> list[CheckResult]:
     """Audit the untrained and the trained model. A model that rejects the inputs of these audits is not audited."""
+    task, trial, dataset = trained.task, trained.trial, trained.dataset
     target, vocab_size, num_classes = task.spec.target, dataset.tokenizer.vocab_size, dataset.num_classes
     try:
         return [
             *initialization.audit_untrained_model(
-                get_initial_model(),
+                trained.get_initial_model(),
                 task.build_audit_batch(trial, dataset),
                 target=target,
                 vocab_size=vocab_size,
                 num_classes=num_classes,
             ),
             *model_audit.audit_model(
-                model.cpu(),
+                trained.model.cpu(),
                 target=target,
                 vocab_size=vocab_size,
                 context=trial.model.context,
@@ -93,10 +94,9 @@ def audit_initial_and_trained_model(
         return [build_not_applicable("model", str(error))]
 
 
-def _write_probes(
-    task: Task, trial: Trial, dataset: Dataset, model: TrialModel, get_initial_model: GetModel, folder: Path
-) -> None:
+def _write_probes(trained: TrainedTrial, folder: Path) -> None:
     """Continue the probe prompts, score or classify the probe sentences, and map attention on the first text."""
+    task, trial, dataset, model = trained.task, trained.trial, trained.dataset, trained.model
     tokenizer = dataset.tokenizer
     model.eval().cpu()
     saved_model = SavedModel(model, tokenizer, task.spec.target, dataset.label_names, trial, folder)
@@ -113,42 +113,43 @@ def _write_probes(
     schemas.write_record(folder / "probes.json", schemas.ProbesFile(samples=samples, sentences=sentences))
     texts = [*trial.probe.sentences.values(), *trial.probe.prompts]
     if texts and isinstance(model, Transformer):
-        _write_attention_maps(trial, dataset, model, get_initial_model, texts[0], folder)
+        _write_attention_maps(trained, texts[0], folder)
 
 
-def _write_attention_maps(
-    trial: Trial, dataset: Dataset, model: Transformer, get_initial_model: GetModel, text: str, folder: Path
-) -> None:
+def _write_attention_maps(trained: TrainedTrial, text: str, folder: Path) -> None:
     """Write the attention weights on one text before and after training."""
-    input_ids = dataset.tokenizer.encode(text)[: trial.model.context]
+    tokenizer = trained.dataset.tokenizer
+    input_ids = tokenizer.encode(text)[: trained.trial.model.context]
     arrays = {}
     with torch.no_grad():
-        for stage, network in (("before", get_initial_model().eval()), ("after", model)):
+        for stage, network in (("before", trained.get_initial_model().eval()), ("after", trained.model)):
             for layer, weights in enumerate(
                 network(torch.tensor([input_ids]), output_attentions=True).attentions or ()
             ):
                 arrays[f"{stage}.{layer}"] = weights[0].to(torch.float32).numpy()
     write_bytes(folder / "maps.safetensors", pack(arrays))
-    tokens = [dataset.tokenizer.id_to_token(token_id) for token_id in input_ids]
+    tokens = [tokenizer.id_to_token(token_id) for token_id in input_ids]
     schemas.write_record(folder / "maps.json", schemas.AttentionMapsFile(text=text, tokens=tokens))
 
 
-def _write_head_measures(task: Task, trial: Trial, dataset: Dataset, model: Transformer, folder: Path) -> None:
+def _write_head_measures(trained: TrainedTrial, model: Transformer, folder: Path) -> None:
     """Measure each attention head, on validation data if there is any. The measures are not used for selection."""
+    task, dataset = trained.task, trained.dataset
     validation_splits = [split.name for split in dataset.corpus.splits.values() if split.role == "validation"]
     (split_name, *_) = [*validation_splits, *(split.name for split in dataset.corpus.get_test_splits()), "train"]
-    examples = task.build_split_examples(trial, dataset, split_name)
+    examples = task.build_split_examples(trained.trial, dataset, split_name)
     objective = task.build_objective(dataset)
     trial_metrics.write_head_measures(folder, model, examples, objective, dataset.tokenizer, split_name)
 
 
-def _write_length_generalization(task: Task, trial: Trial, dataset: Dataset, model: TrialModel, folder: Path) -> None:
+def _write_length_generalization(trained: TrainedTrial, folder: Path) -> None:
     """Evaluate at the context lengths of the probe. Costs are measured for seed 0 only."""
+    task, trial, dataset = trained.task, trained.trial, trained.dataset
     contexts, cost_contexts = trial.probe.contexts, trial.probe.costs if trial.seed == 0 else ()
     if not contexts and not cost_contexts:
         return
     lengths = schemas.LengthGeneralizationFile(
-        contexts=length_generalization.evaluate_at_lengths(model, task, dataset, contexts),
+        contexts=length_generalization.evaluate_at_lengths(trained.model, task, dataset, contexts),
         costs=length_generalization.measure_costs_at_lengths(
             trial.model,
             dataset.tokenizer.vocab_size,

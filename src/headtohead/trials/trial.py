@@ -62,7 +62,8 @@ def run_trial(
     task_result = task.write_outputs(trial, dataset, model, folder)
     if not trial.is_search:
         get_initial_model = cache(partial(build_initial_model, trial, dataset))
-        outputs.write_analyses(task, trial, dataset, model, get_initial_model, folder, scoring_audits)
+        trained = outputs.TrainedTrial(task, trial, dataset, model, get_initial_model)
+        outputs.write_analyses(trained, folder, scoring_audits)
         model_io.save(folder, model, dataset.tokenizer, trial, dataset.label_names)
     seconds = time.perf_counter() - started
     result = outputs.build_result(trial, folder, training_result, evaluations, seconds, task_result)

@@ -28,7 +28,6 @@ from headtohead.data.splits import select_evenly_spaced
 from headtohead.errors import DataError, ValidationIssue, suggest
 
 DOCUMENT_SUFFIXES = (".jsonl", ".json")
-ENTRY_KEYS = ("document", "summary", "summaries")
 HELD_OUT_FRACTIONS = {"test": 0.1, "validation": 0.1}
 
 
