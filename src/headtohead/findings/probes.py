@@ -19,7 +19,6 @@ from headtohead.experiment.schemas import (
 )
 from headtohead.experiment.seed_average import average_over_seeds, compute_average_interval
 
-AuditsByVariant = dict[str, list[CheckResult]]
 MAX_SAMPLE_SEEDS = 3
 
 
