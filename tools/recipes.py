@@ -99,6 +99,20 @@ with one seed and gives no error bars. They are referred to by topic:
 
 The course handout of the first, second and fifth gives reference figures, which are shown as "course handout".
 
+## As PDFs
+
+Five commands repeat the main experiment of each report and write `report.pdf` into the folder of the runs. `--quick` shows the form in one to four
+minutes without verdicts; without it, the commands take the CPU time that the [list of recipes](index.md) states. Each reads the data of the course; without
+`--data`, it uses the default corpus.
+
+```
+h2h run positions-classifier --data speechesdataset --quick --format pdf      # positions: attention maps
+h2h run speeches-classifier --data speechesdataset --quick --format pdf       # windowed attention: table by epoch
+h2h run optimizers --data sst2 --quick --format pdf                           # a mini GPT: curves of the optimizers
+h2h run projection-depth --data shakespeare-words --quick --format pdf        # deep projections: plot by depth
+h2h run positions --data speechesdataset --quick --format pdf                 # ALiBi with RoPE: perplexity of every text by step
+```
+
 ## Their conclusions
 
 """  # noqa: E501

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headtohead.cli.app import JsonOption, PluginsOption, app, echo, print_json
+from headtohead.cli.app import FormatsOption, JsonOption, PluginsOption, app, echo, print_json
 
 if TYPE_CHECKING:
     from headtohead.config.experiment import Experiment
@@ -62,6 +62,7 @@ def run(
     show_batch: Annotated[
         bool, typer.Option("--show-batch", help="Print the tensors of the first batch; do not train.")
     ] = False,
+    formats: FormatsOption = None,
     as_json: JsonOption = False,
     plugins: PluginsOption = None,
 ) -> None:
@@ -115,7 +116,7 @@ def run(
     if outcome.findings is not None:
         from headtohead.report import write
 
-        page = str(write(folder, ["html"])[0])
+        page = str(write(folder, ["html", *(formats or ())])[0])
     if as_json:
         print_json(terminal.outcome_to_json(outcome, page))
     else:
