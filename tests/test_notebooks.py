@@ -4,7 +4,6 @@ from importlib.util import find_spec
 
 import nbformat
 import pytest
-
 from tools.notebooks import FOLDER, execute
 
 NOTEBOOKS = sorted(path.stem for path in FOLDER.glob("*.ipynb"))
