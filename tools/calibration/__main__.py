@@ -14,14 +14,17 @@ import torch
 from . import __doc__ as about
 from . import page
 from .aa_training import KINDS, train_experiments
+from .advice import study_advice
+from .cli_runs import run_cli_experiments
 from .comparison_training import train_comparisons
 from .coverage import list_synthetic_groups, measure_group
+from .false_verdicts import MARGINS, study_false_verdicts, study_families
 from .power import study_pairing, study_shared_variance
 from .results import ResultStore
 from .simulations import load_comparisons
 
 ROOT = Path(__file__).parents[2]
-STAGES = ("train", "studies")
+STAGES = ("train", "commands", "studies")
 
 
 def main() -> None:
@@ -29,33 +32,50 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=ROOT / ".calibration")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "calibration.md")
     parser.add_argument("--stage", choices=STAGES, help="run only this stage")
+    parser.add_argument("--stale", action="store_true", help="also use results of other versions of the verdict rule")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    store = ResultStore(arguments.cache / "results", accepts_stale=arguments.stale)
     if arguments.stage in (None, "train"):
         train_comparisons(arguments.cache)
         for kind in KINDS:
             train_experiments(kind, arguments.cache)
+    if arguments.stage in (None, "commands"):
+        run_cli_experiments(store, arguments.cache)
     if arguments.stage in (None, "studies"):
-        write_page(arguments.cache, arguments.out)
+        write_page(store, arguments.cache, arguments.out)
 
 
-def write_page(cache: Path, out: Path) -> None:
-    """Run the studies one after the other and write the page after each."""
-    store = ResultStore(cache / "results")
-    sections: list[str] = [page.INTRODUCTION]
-
-    def add(title: str, text: str) -> None:
-        sections.append(f"## {title}\n{text}")
-        out.write_text("\n".join(sections))
-        print(f"{out}: {title}", flush=True)
-
-    measured = load_comparisons(cache)
-    groups = {"real addresses": measured, **list_synthetic_groups()}
+def write_page(store: ResultStore, cache: Path, out: Path) -> None:
+    """Run the studies that are not stored yet and write the page."""
+    sections: dict[str, str] = {}
+    kinds = list(KINDS)
+    false_verdicts = [
+        row for kind in kinds for margin in MARGINS for row in study_false_verdicts(store, kind, cache, margin)
+    ]
+    sections["False verdicts in real A/A experiments"] = page.format_false_verdicts(false_verdicts)
+    sections["Several variants"] = page.format_families(
+        [row for kind in kinds for row in study_families(store, kind, cache)]
+    )
+    sections["A/A experiments through the command line"] = page.format_commands(store.list_rows("commands"))
+    groups = {
+        "real addresses": load_comparisons(cache),
+        "real addresses, equal seeds possible": load_comparisons(cache, blend_weight=0.0),
+        **list_synthetic_groups(),
+    }
     for name, simulations in groups.items():
-        cells = measure_group(store, simulations)
-        add(f"Coverage: {name}", page.format_coverage_table(cells) + "\n" + page.format_misses(cells))
-    add("Shared variance", page.format_shared_variance(study_shared_variance(store)))
-    add("Pairing", page.format_pairing(study_pairing(store)))
+        sections[f"Coverage: {name}"] = page.format_coverage(
+            name, measure_group(store.with_modules("statistics"), simulations)
+        )
+        print(f"coverage of {name} measured", flush=True)
+    sections["Is advice true?"] = page.format_advice(study_advice(store))
+    independent = store.with_modules()
+    sections["A variance shared by variants"] = page.format_shared_variance(study_shared_variance(independent))
+    sections["Paired or unpaired"] = page.format_pairing(study_pairing(independent))
+    sections["Limits"] = page.LIMITS
+    text = "\n".join([page.INTRODUCTION, *(f"## {title}\n{text}" for title, text in sections.items())])
+    out.write_text(page.wrap_prose(text).rstrip() + "\n")
+    print(out)
 
 
 if __name__ == "__main__":

@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
+import textwrap
+from collections.abc import Iterable, Sequence
+from itertools import groupby, pairwise
+from typing import Any
 
+from scipy import stats
+
+from headtohead.verdict.rule import HELPED, HURT, NO_PRACTICAL_DIFFERENCE
+
+from . import advice, cli_runs, comparison_training, power
+from .aa_training import DOCUMENT_COUNTS, EXAMPLES, SEEDS
+from .advice import EFFECT_LIMITS, AdviceRow
 from .coverage import DRAWS, REFINED_DRAWS, SEED_COUNTS, CoverageCell
+from .false_verdicts import LOST_SHARE, VARIANT_COUNTS, FalseVerdictRow, FamilyRow
 from .power import EFFECTS, ERROR_SEEDS, PairingRow, SharedVarianceRow
-
-Section = Callable[[], str]
+from .simulations import LENGTH_SPREAD
 
 
 def format_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a Markdown table; columns after the first are right-aligned."""
     lines = [f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
     return "\n".join([*lines, *(f"| {' | '.join(map(str, row))} |" for row in rows)]) + "\n"
+
+
+def wrap_prose(text: str) -> str:
+    """Return Markdown with the lines of every paragraph filled; tables and headings are kept."""
+    blocks = text.split("\n\n")
+    return "\n\n".join(_wrap_block(block) for block in blocks)
+
+
+def _wrap_block(block: str) -> str:
+    heading, _, rest = block.partition("\n") if block.startswith("#") else ("", "", block)
+    if rest and not rest.startswith("|"):
+        rest = textwrap.fill(rest, 120, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(filter(None, [heading, rest]))
 
 
 def format_share(share: float) -> str:
@@ -55,6 +77,177 @@ def format_misses(cells: Sequence[CoverageCell]) -> str:
     )
 
 
+COVERAGE_NOTES = {
+    "real addresses": f"""ALiBi, a sliding window and dropout against a base model (2 layers, width 24,
+{comparison_training.SEEDS} seeds), scored on addresses that no model was trained on. The differences are centred,
+and whole
+documents are redrawn with replacement, so the true difference is 0. A new seed is a blend of two measured seeds.
+""",
+    "real addresses, equal seeds possible": f"""The same with seeds redrawn instead of blended. Two of
+{comparison_training.SEEDS} redrawn seeds are often equal, two new seeds never are, which lowers coverage with few
+seeds; for
+Gaussian seeds a t interval covers 94.0 % with 3 seeds. Reported as it is.
+""",
+    "Gaussian": f"""Seeds, documents, their interaction, and examples within documents, with known standard
+deviations. Unequal
+lengths are lognormal; the standard deviation of their logarithm is {LENGTH_SPREAD:g}.
+""",
+    "heavy tails": """Student's t with 3 degrees of freedom. Coverage above 97 % is the cost of the correction for
+skewness,
+which cannot distinguish skewed documents from a few extreme ones (docs/log.md).
+""",
+    "skewed": """Exponential effects of documents. Reported as they are: an interval that is symmetric around the
+mean covers too
+little with few skewed documents.
+""",
+}
+
+
+def format_coverage(group: str, cells: Sequence[CoverageCell]) -> str:
+    """Return the section on a group of simulations."""
+    return "\n".join([COVERAGE_NOTES[group], format_coverage_table(cells), format_misses(cells)])
+
+
+def format_false_verdicts(rows: Sequence[FalseVerdictRow]) -> str:
+    """Return how often A/A experiments end in "helped" or "hurt"."""
+    note = f"""Both sides differ only in a rotation of the heads before the output projection, which absorbs it.
+Each experiment has
+its own {SEEDS} seeds per side and its own draw of {_join(DOCUMENT_COUNTS)} test documents with {EXAMPLES}
+examples. No training
+serves two experiments of a row. `auto` and advice use the error budget of the journal; advice is followed until
+the verdict
+is settled, no number of seeds is advised, or {SEEDS} seeds are used. "Lost" removes the worst
+{100 * LOST_SHARE:.0f} % of
+the variant's
+runs as diverged; false "helped" is the error there. A margin of 0 is the strictest case. The error of a single analysis
+with few seeds is below 5 % because later analyses may follow.
+"""
+    table = format_table(
+        [
+            "experiments",
+            "margin",
+            "number",
+            "helped",
+            "hurt",
+            "false verdicts",
+            "95 % interval",
+            "equivalent",
+            "seeds used",
+        ],
+        (
+            (
+                f"{row.kind}, {row.procedure}",
+                f"{row.margin:g}",
+                f"{row.experiments:,}",
+                row.helped,
+                row.hurt,
+                format_share(row.share),
+                _format_interval(row.interval),
+                row.equivalent,
+                f"{row.seeds_used:.1f}",
+            )
+            for row in rows
+        ),
+    )
+    highest = max(rows, key=lambda row: row.share)
+    conclusion = f"Highest rate: {format_share(highest.share)} ({highest.kind}, {highest.procedure})."
+    return "\n".join([note, table, f"{conclusion} {_format_target(rows)}\n"])
+
+
+def format_families(rows: Sequence[FamilyRow]) -> str:
+    """Return the familywise error by number of variants."""
+    note = """All runs of an A/A experiment are exchangeable. They are divided between a baseline and several
+variants; a false verdict is
+"helped" or "hurt" for at least one of them, with a margin of 0.
+"""
+    table = format_table(
+        ["experiments", "number", "variants", "seeds", "false verdicts", "95 % interval"],
+        (
+            (
+                row.kind,
+                f"{row.experiments:,}",
+                row.variants,
+                row.seeds,
+                format_share(row.share),
+                _format_interval(row.interval),
+            )
+            for row in rows
+        ),
+    )
+    return "\n".join([note, table, f"{_format_target(rows)}\n"])
+
+
+def _format_target(rows: Sequence[FalseVerdictRow] | Sequence[FamilyRow]) -> str:
+    misses = sum(row.misses_target for row in rows)
+    return f"{misses or 'No'} row{'' if misses == 1 else 's'} above 5 % by more than the binomial error."
+
+
+def format_commands(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the verdicts that `h2h run` and `h2h run --resume` printed."""
+    note = f"""Experiment files, `h2h run --seeds {cli_runs.FIRST_SEEDS} --json`, then `--resume` with the advised
+seeds, at most
+{cli_runs.MAX_SEEDS}; without advice, {cli_runs.SEEDS_ADDED_BY_HAND} seeds are added by hand. The commands number
+seeds from 0, so
+experiments differ in their training sentences and test documents instead of their seeds.
+"""
+    lines = []
+    for kind in dict.fromkeys(row["kind"] for row in rows):
+        members = [row for row in rows if row["kind"] == kind]
+        last = [row["verdicts"][-1] for row in members]
+        false = last.count(HELPED) + last.count(HURT)
+        interval = stats.binomtest(false, len(last)).proportion_ci()
+        lines.append(
+            [
+                kind,
+                len(members),
+                sum(len(row["verdicts"]) for row in members),
+                sum(len(row["verdicts"]) > 1 for row in members),
+                false,
+                f"{format_share(false / len(last))} ({_format_interval((interval.low, interval.high))})",
+                last.count(NO_PRACTICAL_DIFFERENCE),
+            ]
+        )
+    head = ["kind", "experiments", "commands", "resumed", "helped or hurt", "share", "equivalent"]
+    return "\n".join([note, format_table(head, lines)])
+
+
+def format_advice(rows: Sequence[AdviceRow]) -> str:
+    """Return how often advice was true."""
+    advised, true = (sum(getattr(row, name) for row in rows) for name in ("advised", "true"))
+    note = f"""True differences are normal around 0 with the standard deviation of the paired difference of one
+seed; the margin is
+{advice.MARGIN:g} of it. Open verdicts with advice got what was advised and were judged again. Advice for up to
+{advice.MAX_UNITS:,} units was followed. It was true in {format_share(true / advised)} of {advised:,} cases
+(target: 75 to 85 %).
+At a fixed difference it cannot be true in 80 % of cases: the columns show it by true difference in standard deviations.
+"""
+    limits = [
+        "below 0.25",
+        *(f"{low:g} to {high:g}" for low, high in pairwise(EFFECT_LIMITS[:-1])),
+    ]
+    head = ["advice", "first seeds", "settled at once", "advised", "true", *limits, f"above {EFFECT_LIMITS[-2]:g}"]
+    lines = [
+        [
+            row.setting,
+            row.first_seeds,
+            f"{row.settled_at_once} of {row.experiments}",
+            row.advised,
+            format_share(row.true / row.advised) if row.advised else "",
+            *(f"{true} of {count}" for true, count in zip(row.true_by_effect, row.advised_by_effect, strict=True)),
+        ]
+        for row in rows
+    ]
+    return "\n".join([note, format_table(head, lines)])
+
+
+def _join(values: Sequence[int]) -> str:
+    return f"{', '.join(map(str, values[:-1]))} or {values[-1]}"
+
+
+def _format_interval(interval: tuple[float, float]) -> str:
+    return f"{100 * interval[0]:.1f} to {100 * interval[1]:.1f}"
+
+
 def format_shared_variance(rows: Sequence[SharedVarianceRow]) -> str:
     """Return familywise error and seeds needed by method."""
     base = rows[0]
@@ -68,13 +261,29 @@ def format_shared_variance(rows: Sequence[SharedVarianceRow]) -> str:
             for effect in EFFECTS
         ]
         lines.append([row.method, *errors, *needed])
-    return format_table(head, lines)
+    note = f"""{power.VARIANTS} variants with one baseline. A variance that borrows from the other variants
+(empirical Bayes; Smyth 2004)
+could save seeds. The bar: at least 30 % fewer seeds for a power of 80 %, at a familywise error of at most 6 % if
+standard
+deviations differ by up to a factor e. Columns: familywise error, lowest to highest over the spreads of the standard
+deviations; seeds needed by true difference in standard deviations, uniform in the logarithm.
+"""
+    conclusion = """No method meets the bar, so every variant keeps its own variance. Two prior degrees of freedom
+keep the error at 6 % from
+5 seeds, but save 30 % at none of these differences and err too often with 3 seeds. More borrowing errs
+more. Even with a known variance, which nobody has, 30 % are out of reach for differences of one standard deviation.
+"""
+    return "\n".join([note, format_table(head, lines), conclusion])
 
 
 def format_pairing(rows: Sequence[PairingRow]) -> str:
     """Return errors and widths of paired and unpaired tests."""
     head = ["correlation", "seeds", "paired error", "unpaired error", "narrower of both", "paired width / unpaired"]
-    return format_table(
+    note = """Taking the narrower of both intervals after the fact makes too many errors. Scores are paired unless
+the two sides have no
+seed in common.
+"""
+    table = format_table(
         head,
         (
             (
@@ -88,11 +297,26 @@ def format_pairing(rows: Sequence[PairingRow]) -> str:
             for row in rows
         ),
     )
+    return f"{note}\n{table}"
 
+
+BINOMIAL_ERROR = 196 * (0.95 * 0.05 / DRAWS) ** 0.5
+"""in points, of a share of 95 % of `DRAWS`"""
+
+LIMITS = f"""Falls short: heavy-tailed documents cover more than 97 % in some cells from 10 documents on, skewed ones
+too little up to 10. Not measured: more than {max(VARIANT_COUNTS)} variants on real trainings; own seeds through the
+command line, which numbers seeds from 0; advice beyond {SEEDS} seeds on real trainings. Advice on documents is rare
+in these settings, so that its share is known only roughly.
+"""
 
 INTRODUCTION = f"""# Calibration
 
-Can a verdict be trusted? `make calibration` writes this page; it measured every number below. Percentages of `n` draws
-have a binomial error of about ±{196 * (0.95 * 0.05 / DRAWS) ** 0.5:.1f} points at {DRAWS:,} draws (95 %). Cells that
-miss their target at {DRAWS:,} draws are measured again with {REFINED_DRAWS:,}.
+How often are verdicts wrong? `make calibration` writes this page from trainings and simulations, all judged by the
+code that
+judges experiments. Bars: coverage of the 95 % interval for new seeds and new documents of at least 93 % with 2 to
+9 documents
+and 93.5 to 97 % from 10; false verdicts of at most 5 %, binomial error allowed. Cells that miss a bar are listed.
+
+Shares of {DRAWS:,} draws have a binomial error of ±{BINOMIAL_ERROR:.1f} points at 95 %. Cells that miss their bar at
+{DRAWS:,} draws are measured again with {REFINED_DRAWS:,}. Half widths are in true standard errors.
 """

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 from headtohead import verdict
 
 Row = TypeVar("Row")
-RULE_MODULES = ("statistics", "rule", "interim", "compare", "scores", "advice")
+RULE_MODULES = ("statistics", "rule", "interim", "compare", "scores", "prediction", "lost_runs")
 """modules of the verdict package that decide verdicts"""
 
 
 @cache
-def compute_code_digest(modules: Sequence[str] = RULE_MODULES) -> str:
+def compute_code_digest(modules: tuple[str, ...] = RULE_MODULES) -> str:
     """Return a digest of these modules of the verdict package; modules that do not exist are ignored."""
     folder = Path(verdict.__file__).parent
     paths = [folder / f"{name}.py" for name in modules]
@@ -30,33 +30,43 @@ def compute_code_digest(modules: Sequence[str] = RULE_MODULES) -> str:
 
 @dataclass(frozen=True)
 class ResultStore:
-    """Cached rows of all studies, in one file for each study. `modules` decide whether a row is up to date."""
+    """Cached rows of all studies, in one file for each study.
+
+    A row is up to date if `modules` of the verdict package are as they were. With `accepts_stale`, every row is, the
+    latest of a key first.
+    """
 
     folder: Path
     modules: tuple[str, ...] = RULE_MODULES
+    accepts_stale: bool = False
+
+    def with_modules(self, *modules: str) -> ResultStore:
+        """Return a store whose rows depend on these modules only."""
+        return replace(self, modules=modules)
 
     def load(self, study: str) -> dict[str, dict[str, Any]]:
-        """Return the rows of a study that were computed with the current code, by key."""
+        """Return the rows of a study that are up to date, by key."""
         path = self.folder / f"{study}.jsonl"
         lines = path.read_text().splitlines() if path.is_file() else []
         rows = [json.loads(line) for line in lines]
-        return {row["key"]: row["row"] for row in rows if row["rule"] == compute_code_digest(self.modules)}
+        digest = compute_code_digest(self.modules)
+        return {row["key"]: row["row"] for row in rows if self.accepts_stale or row["rule"] == digest}
+
+    def list_rows(self, study: str) -> list[dict[str, Any]]:
+        """Return the rows of a study, which may still be running."""
+        return list(self.load(study).values())
 
     def get(self, study: str, key: str, row_type: type[Row], compute: Callable[[], Row]) -> Row:
         """Return a cached row, or compute and store it."""
-        known = self._known(study)
+        known = _load_once(self, study)
         if key not in known:
             row = compute()
             known[key] = asdict(row)  # type: ignore[call-overload]
             self.folder.mkdir(parents=True, exist_ok=True)
+            digest = compute_code_digest(self.modules)
             with (self.folder / f"{study}.jsonl").open("a") as file:
-                file.write(
-                    json.dumps({"key": key, "rule": compute_code_digest(self.modules), "row": known[key]}) + "\n"
-                )
+                file.write(json.dumps({"key": key, "rule": digest, "row": known[key]}) + "\n")
         return row_type(**known[key])
-
-    def _known(self, study: str) -> dict[str, dict[str, Any]]:
-        return _load_once(self, study)
 
 
 @cache

@@ -101,6 +101,7 @@ class MeasuredDocuments:
     """difference of the summed loss, (seeds, documents)"""
     tokens: np.ndarray
     """tokens of each document"""
+    blend_weight: float = BLEND_WEIGHT
 
     def sample(
         self, rng: np.random.Generator, experiments: int, seeds: int, documents: int, lengths: Lengths
@@ -115,11 +116,12 @@ class MeasuredDocuments:
         of_documents = shared - shared.sum() / tokens.sum() * tokens
         of_seeds = totals - shared
         drawn = columns[:, None, :]
-        differences = np.sqrt(1 - BLEND_WEIGHT**2) * of_seeds[first, drawn] + BLEND_WEIGHT * of_seeds[second, drawn]
+        weight = self.blend_weight
+        differences = np.sqrt(1 - weight**2) * of_seeds[first, drawn] + weight * of_seeds[second, drawn]
         return SimulatedExperiments(of_documents[drawn] + differences, tokens[columns])
 
 
-def load_comparisons(cache: Path) -> list[MeasuredDocuments]:
+def load_comparisons(cache: Path, blend_weight: float = BLEND_WEIGHT) -> list[MeasuredDocuments]:
     """Return the measured comparisons: each variant against the base model, on recent and on all test addresses."""
     tables: dict[str, list[np.ndarray]] = {}
     for path in sorted((cache / "comparisons").glob("*-*.npz")):
@@ -136,6 +138,6 @@ def load_comparisons(cache: Path) -> list[MeasuredDocuments]:
         scores = np.concatenate(chunks)
         difference = scores - baseline[: len(scores)]
         for label, selected in ((f"since {FIRST_YEAR}", years >= FIRST_YEAR), ("1790 to today", years > 0)):
-            name = f"{variant}, {selected.sum()} addresses {label}"
-            loaded.append(MeasuredDocuments(name, difference[:, selected], tokens[selected]))
+            name = f"{variant}, {selected.sum()} addresses {label}" + ("" if blend_weight else ", seeds redrawn")
+            loaded.append(MeasuredDocuments(name, difference[:, selected], tokens[selected], blend_weight))
     return loaded
