@@ -13,7 +13,6 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
-from headtohead.verdict.prediction import AdditionalData
 from scipy import stats
 
 from headtohead.verdict import compare
@@ -126,7 +125,7 @@ Procedure = Callable[[MeasuredExperiment, float], tuple[Verdict, int]]
 
 def skip_advice() -> AbstractContextManager[object]:
     """Skip the computation of advice, which takes most of the time of a verdict and does not influence its outcome."""
-    return mock.patch.object(compare, "estimate_additional_data", return_value=AdditionalData())
+    return mock.patch.object(compare, "estimate_additional_data", return_value=compare.AdditionalData())
 
 
 def judge_once(num_seeds: int, change: Change = lambda baseline, variant: (baseline, variant)) -> Procedure:
