@@ -317,6 +317,9 @@ judges experiments. Bars: coverage of the 95 % interval for new seeds and new do
 9 documents
 and 93.5 to 97 % from 10; false verdicts of at most 5 %, binomial error allowed. Cells that miss a bar are listed.
 
+False verdicts, the command line and advice were measured with the verdict engine that charges every analysis
+to an error budget (`ErrorBudget`); they do not hold for versions without it.
+
 Shares of {DRAWS:,} draws have a binomial error of ±{BINOMIAL_ERROR:.1f} points at 95 %. Cells that miss their bar at
 {DRAWS:,} draws are measured again with {REFINED_DRAWS:,}. Half widths are in true standard errors.
 """
