@@ -106,6 +106,7 @@ def test_every_split_but_train_is_looked_at() -> None:
         ("lines of one in train", True),
         ("lines of one in validation", True),
         ("repeated lines of one", True),
+        ("documents of one in train", None),
         ("held-out splits", True),
         ("conflicting labels", None),
     ]

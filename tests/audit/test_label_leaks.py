@@ -55,11 +55,19 @@ def test_ordinary_labels_are_not_accused(tmp_path: Path, num_classes: int) -> No
         (lambda words, label, draw: [*words, f"c{label}"], "label follows from tokens alone"),
         (lambda words, label, draw: [*words, "w1"] * (1 + label), "label follows from the number of tokens alone"),
         (
+            lambda words, label, draw: [*(str(draw.randrange(2)) for _ in range(4)), *words, str(label)],
+            "label follows from the first and last token alone",
+        ),
+        (
+            lambda words, label, draw: [first := draw.choice("xz"), *words, first if label else "xz".strip(first)],
+            "label follows from the first and last token alone",
+        ),
+        (
             lambda words, label, draw: [*words, "[draft]"] if label == 1 and draw.random() < 0.5 else words,
             "Many labels follow from tokens alone",
         ),
     ],
-    ids=["label in the text", "length", "mark of one class"],
+    ids=["label in the text", "length", "last token", "first and last token equal", "mark of one class"],
 )
 def test_labels_that_counts_give_away_are_named(tmp_path: Path, mistake: Mistake, words: str) -> None:
     result = audit(tmp_path / "text", mistake)

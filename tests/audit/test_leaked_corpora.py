@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 
 from headtohead.experiment.loading import build_experiment
 from headtohead.experiment.schemas import CorpusFile
@@ -179,6 +180,49 @@ def test_corpus_of_a_variant_is_checked_too(tmp_path: Path) -> None:
     assert list_failed(corpus) == []
     checks = [check.name for check in corpus.variant_audits["more"] if check.passed is False and check.is_blocking]
     assert checks == ["lines of test in train"]
+
+
+def test_windows_of_text_without_spaces_are_named(tmp_path: Path) -> None:
+    draw = random.Random(0)
+    sequence = "".join(draw.choices("ACGT", k=6000))
+    windows = shuffled([sequence[start : start + 80] for start in range(0, 5900, 20)])
+    others = ["".join(draw.choices("ACGT", k=80)) for _ in range(60)]
+    settings = {"rows": "sentences", "tokenizer": "characters"}
+    splits = {"train": windows[:220], "validation": others[:20], "test": windows[220:]}
+    assert "lines of test in train" in list_failed(describe(tmp_path / "text", splits, data=settings))
+    honest = describe(tmp_path / "honest", {**splits, "test": others[20:]}, data=settings)
+    assert list_failed(honest) == []
+
+
+@pytest.mark.parametrize(("is_shared", "name"), [(True, "article{}"), (False, "article{}"), (None, "{}")])
+def test_documents_with_rows_in_train_and_test_are_named(is_shared: bool | None, name: str, tmp_path: Path) -> None:
+    """Documents that each file numbers from 0 have the same names, but are not the same."""
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for split, rows, first in (("train", TRAIN, 0), ("validation", VALIDATION, 500), ("test", TEST, 600)):
+        ids = (
+            [first + index for index in range(len(rows))] if is_shared is False else [i % 20 for i in range(len(rows))]
+        )
+        lines = ["text\tdocument", *(f"{row}\t{name.format(i)}" for row, i in zip(rows, ids, strict=True))]
+        (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    corpus = describe(folder, {})
+    assert list_failed(corpus) == (["documents of test in train"] if is_shared else [])
+
+
+@pytest.mark.parametrize(
+    ("fitted_on", "is_named"), [(TRAIN, False), (TRAIN + TEST, True), (make_lines(77, 800), False)]
+)
+def test_tokenizer_file_that_was_fitted_on_test_is_named(fitted_on: Rows, is_named: bool, tmp_path: Path) -> None:
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE())
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.train_from_iterator(fitted_on, tokenizers.trainers.BpeTrainer(vocab_size=2500, show_progress=False))
+    backend.save(str(tmp_path / "tokenizer.json"))
+    splits = {"train": TRAIN, "validation": VALIDATION, "test": TEST}
+    choice = {"kind": "file", "path": str(tmp_path / "tokenizer.json")}
+    corpus = describe(tmp_path / "text", splits, data={"tokenizer": choice})
+    (check,) = [check for check in corpus.audits if check.name == "vocabulary"]
+    assert check.passed is not is_named, str(check)
+    assert not is_named or "was fitted on test text" in check.interpretation
 
 
 def test_held_out_split_that_was_cut_from_train_is_named(tmp_path: Path) -> None:

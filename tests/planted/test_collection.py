@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from headtohead.audit.result import list_blocking_reasons
 from headtohead.config.tasks import LANGUAGE_MODEL
 
-from . import honest, look_ahead, other_mistakes  # noqa: F401  (they enter the networks)
+from . import honest, look_ahead, other_mistakes, weekly_mistakes  # noqa: F401  (they enter the networks)
 from .collection import HONEST, PLANTED, audit_network
 
 
@@ -26,3 +30,9 @@ def test_no_audit_accuses_an_honest_network(description: str) -> None:
     outcomes = {result.name: result for result in results}
     for name in LANGUAGE_MODEL.required_audits:
         assert outcomes[name].passed is True, str(outcomes[name])
+
+
+def test_the_table_of_the_documentation_lists_the_collection() -> None:
+    tool = Path(__file__).parents[2] / "tools" / "planted.py"
+    result = subprocess.run([sys.executable, str(tool), "--check"], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr

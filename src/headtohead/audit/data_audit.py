@@ -12,6 +12,7 @@ from headtohead.audit.data_checks.leakage import (
     audit_held_out_splits,
     audit_label_conflicts,
     audit_repeats,
+    audit_shared_documents,
     audit_train_overlap,
     audit_validation_overlap,
 )
@@ -40,11 +41,11 @@ def audit_data(
     for split in corpus.get_test_splits():
         if corpus.validation is not None:
             results.append(audit_validation_overlap(corpus, split, use))
-        results.append(audit_repeats(corpus, split, use))
+        results += [audit_repeats(corpus, split, use), audit_shared_documents(corpus, split)]
     results += [audit_held_out_splits(corpus), audit_label_conflicts(corpus)]
     if tokenizer is not None:
         counts = {name: _count_tokens(split, tokenizer, encoded_splits or {}) for name, split in corpus.splits.items()}
-        results.append(audit_vocabulary(corpus, tokenizer, counts))
+        results.append(audit_vocabulary(corpus, tokenizer, counts, is_given=use.is_tokenizer_given))
         results.append(audit_unknown_tokens(corpus, tokenizer, counts, use.unknown_rate))
     if tokenizer is not None and tokenizer.kind == "pretrained" and encoded_splits:
         results.append(audit_truncation(encoded_splits))

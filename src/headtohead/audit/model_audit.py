@@ -11,6 +11,7 @@ from headtohead.audit.model_checks.attention_weights import check_attention_weig
 from headtohead.audit.model_checks.base import ModelCheck
 from headtohead.audit.model_checks.batch import BatchIndependenceCheck
 from headtohead.audit.model_checks.causality import CausalityCheck
+from headtohead.audit.model_checks.current_token import CURRENT_TOKEN_CHECK_NAME, check_current_token
 from headtohead.audit.model_checks.determinism import DeterminismCheck
 from headtohead.audit.model_checks.initialization import check_gradients
 from headtohead.audit.model_checks.kv_cache import KVCacheCheck
@@ -37,6 +38,7 @@ MODEL_CHECKS: dict[str, Callable[[ModelProbe], CheckResult]] = {
     "attention-weights": check_attention_weights,
     "position-signals": check_position_signals,
     "gradients": check_gradients,
+    CURRENT_TOKEN_CHECK_NAME: check_current_token,
 }
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headtohead.audit.result import CheckResult
 from headtohead.audit.scoring_probe import ScoringProbe, measure_changes
@@ -21,10 +21,11 @@ from headtohead.training.objectives import Evaluation
 
 NUM_CUT_ROUNDS = 4
 """positions of each row at which the future is replaced; the first is the token with the lowest loss"""
-FUTURE_CHECK, BATCH_CHECK, STATE_CHECK, FINITE_CHECK = (
+FUTURE_CHECK, BATCH_CHECK, STATE_CHECK, SAVED_CHECK, FINITE_CHECK = (
     "scored-causality",
     "scored-batches",
     "scored-order",
+    "scored-weights",
     "finite-scores",
 )
 
@@ -161,6 +162,27 @@ def check_state(probe: ScoringProbe) -> CheckResult:
     )
 
 
+def check_saved(probe: ScoringProbe, rebuild: Callable[[], nn.Module]) -> CheckResult:
+    """Check that the scores are those of a new model with the trained weights, which `rebuild` returns."""
+    model, batch = rebuild().to(probe.device).eval(), probe.batches[0]
+    change = float(measure_changes(probe.score(batch, model=model), probe.score(batch)).mean())
+    procedure = "scored rows compared with a new model that has loaded the trained weights"
+    observation = f"{change:.2g} nats per scored token on average (limit {probe.batch_limit:.2g})"
+    if change <= probe.batch_limit:
+        interpretation = "The saved weights are the model that was scored."
+        return CheckResult(SAVED_CHECK, True, procedure, observation, interpretation, is_blocking=True)
+    return CheckResult(
+        SAVED_CHECK,
+        False,
+        procedure,
+        observation,
+        "The score depends on values that are not saved with the weights: it cannot be verified, and a resumed run "
+        "loses them. Register tensors with register_buffer(), and layers in nn.ModuleList or nn.ModuleDict.",
+        is_blocking=True,
+        failure_reason="depends on values that are not saved with its weights",
+    )
+
+
 def check_finite(evaluation: Evaluation) -> CheckResult:
     """Check that every recorded loss is finite."""
     losses = torch.as_tensor(evaluation.losses)
@@ -185,12 +207,21 @@ def check_finite(evaluation: Evaluation) -> CheckResult:
     )
 
 
-def run_scoring_checks(probe: ScoringProbe, evaluations: Sequence[Evaluation] = ()) -> list[CheckResult]:
-    """Return the results of all checks. One that raises an exception has no outcome."""
+def run_scoring_checks(
+    probe: ScoringProbe,
+    evaluations: Sequence[Evaluation] = (),
+    rebuild: Callable[[], nn.Module] | None = None,
+) -> list[CheckResult]:
+    """Return the results of all checks. One that raises an exception has no outcome.
+
+    With `rebuild`, the scores are compared with those of the model that it returns.
+    """
     checks: dict[str, Callable[[], CheckResult]] = {BATCH_CHECK: lambda: check_batches(probe)}
     if probe.target.is_causal:
         checks[FUTURE_CHECK] = lambda: check_future(probe)
     checks[STATE_CHECK] = lambda: check_state(probe)
+    if rebuild is not None:
+        checks[SAVED_CHECK] = lambda: check_saved(probe, rebuild)
     results = [check_finite(evaluation) for evaluation in evaluations]
     for name, check in checks.items():
         try:

@@ -98,13 +98,17 @@ class ScoringProbe:
         return torch.ones_like(input_ids, dtype=torch.bool) if mask is None else mask
 
     @torch.no_grad()
-    def score(self, batch: Batch, draw_index: int = 0) -> Tensor:
-        """Return the losses of a batch, (rows, positions), or (rows, 1) unless the target is causal."""
+    def score(self, batch: Batch, draw_index: int = 0, model: nn.Module | None = None) -> Tensor:
+        """Return the losses of a batch, (rows, positions), or (rows, 1) unless the target is causal.
+
+        The audited model is used unless another one is given.
+        """
+        model = model or self.model
         with fork_all_rngs(self.seed, "scoring audit", draw_index):
             if self.target.is_causal:
                 assert isinstance(self.objective, LanguageModelObjective)
-                return self.objective.score_tokens(self.model, batch.to(self.device))[0].double().cpu()
-            scores = self.objective.score(self.model, batch.to(self.device))
+                return self.objective.score_tokens(model, batch.to(self.device))[0].double().cpu()
+            scores = self.objective.score(model, batch.to(self.device))
             return (scores["losses"] / scores["counts"].clamp_min(1)).double().cpu()[:, None]
 
     def score_rows(self, order: Sequence[int], batch_size: int) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 
 from headtohead.config.experiment import BASELINE, Experiment
+from headtohead.config.model import CustomModelConfig
 from headtohead.experiment.run_folder import FinishedRuns, Run
 from headtohead.experiment.schemas import CorpusFile, PairingRecord, ResultWarning
 from headtohead.findings.evaluation_sets import resolve_split
@@ -20,6 +21,9 @@ MIN_LOSS_GAP, MIN_STANDARD_ERRORS = 0.3, 4.0
 """the test loss is far below the training loss if the gap exceeds both, in nats and in standard errors"""
 MAX_PERPLEXITY_GAIN, MAX_ERROR_GAIN = 0.5, 0.8
 """reductions of perplexity and of the error rate, relative to the baseline, above which a gain is unusual"""
+BUDGET_SETTINGS = ("training.steps", "training.batch_size", "data.train_rows")
+MIN_BUDGET_RATIO = 1.05
+"""ratio of training rows from which two budgets are different"""
 COUNT_MODELS = {
     "uniform": "a uniform guess has",
     "unigram": "token counts have",
@@ -38,7 +42,9 @@ def collect_warnings(
     splits = resolve_split(corpus, experiment.primary.split)
     warnings = [_compare_with_counts(experiment, finished[BASELINE], corpus, splits)]
     warnings += [_compare_with_train(name, by_seed, splits) for name, by_seed in finished.items()]
+    warnings += [_find_equal_starts(name, by_seed) for name, by_seed in finished.items()]
     warnings += [_find_no_change(name, finished, pairs[name], splits) for name in experiment.variants]
+    warnings += [_find_other_budget(name, finished, pairs[name]) for name in experiment.variants]
     warnings += [_find_large_gain(verdict, experiment.primary.metric) for verdict in verdicts]
     return [warning for warning in warnings if warning is not None]
 
@@ -73,6 +79,40 @@ def _find_no_change(
         variant=name,
         message=f"{name} ({', '.join(pair.settings)}): {equal}.",
         advice="Check that the model reads the setting, and that its value makes a difference.",
+    )
+
+
+def _find_equal_starts(name: str, runs: Mapping[int, Run]) -> ResultWarning | None:
+    """Warn if a custom network starts from the same weights with every seed."""
+    starts = [run.start.tensor_hashes for run in runs.values()]
+    has_own_weights = all(isinstance(run.trial.model, CustomModelConfig) for run in runs.values())
+    if len(starts) < 2 or not has_own_weights or any(start != starts[0] for start in starts):
+        return None
+    return ResultWarning(
+        kind="equal seeds",
+        variant=name,
+        message=f"{name} starts from the same weights with all {len(starts)} seeds.",
+        advice="Remove torch.manual_seed() from the model's code: seeds that share their weights vary too little, and "
+        "the interval is too narrow.",
+    )
+
+
+def _find_other_budget(name: str, finished: FinishedRuns, pair: PairingRecord) -> ResultWarning | None:
+    """Warn if a variant is trained on more or fewer rows than the baseline and changes something else too."""
+    runs = [(finished[BASELINE][seed], run) for seed, run in finished[name].items() if seed in finished[BASELINE]]
+    others = [setting for setting in pair.settings if setting not in BUDGET_SETTINGS]
+    if not runs or not others or len(others) == len(pair.settings):
+        return None
+    baseline, variant = (run.result.training.steps * run.trial.training.batch_size for run in runs[0])
+    ratio = variant / max(1, baseline)
+    if 1 / MIN_BUDGET_RATIO < ratio < MIN_BUDGET_RATIO:
+        return None
+    return ResultWarning(
+        kind="other budget",
+        variant=name,
+        message=f"{name} is trained on {ratio:.2g} times as many rows as the baseline, and also changes "
+        f"{', '.join(others)}.",
+        advice="Compare with a baseline that has the same budget, to tell which change made the difference.",
     )
 
 

@@ -92,6 +92,7 @@ def _audit_data(
         or trial.training.early_stopping is not None
         or experiment.search is not None,
         allow_overlap=trial.data.allow_overlap,
+        is_tokenizer_given=trial.data.tokenizer.kind == "file",
         unknown_rate=trial.data.word_dropout,
     )
     audits = data_audit.audit_data(corpus, dataset.tokenizer, encoded_splits=dataset.encoded, use=use)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from headtohead.audit.code_checks import TorchGlobals, check_model_code
 from headtohead.audit.unused_code import check_unused_code
 from headtohead.config.experiment import BASELINE, Experiment, Trial
 from headtohead.config.loading import build_trial, diff_from_baseline
@@ -26,6 +27,7 @@ def check_runnable(experiment: Experiment) -> dict[str, ModelCost]:
     Raise an error for anything that is wrong with the request.
     """
     sizes = {}
+    torch_globals = TorchGlobals()
     for variant in experiment.names:
         trial = build_trial(experiment, variant, 0)
         dataset = prepare_dataset(trial.data, trial.task)
@@ -44,7 +46,10 @@ def check_runnable(experiment: Experiment) -> dict[str, ModelCost]:
                 trial, dataset, Path(scratch), torch.device("cpu"), with_dependencies=False, model_size=sizes[variant]
             )
         if has_user_code(trial.model):
-            check_unused_code(model, get_task(trial.task).build_audit_batch(trial, dataset), trainer.optimizer)
+            batch = get_task(trial.task).build_audit_batch(trial, dataset)
+            check_unused_code(model, batch, trainer.optimizer)
+            check_model_code(model, batch)
+            torch_globals.check_unchanged(f"the model of {variant}")
     check_scored_texts(experiment)
     return sizes
 

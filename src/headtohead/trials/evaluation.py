@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import MappingProxyType
 
 import numpy as np
@@ -19,9 +19,12 @@ from headtohead.config.experiment import Trial
 from headtohead.config.tasks import TaskName
 from headtohead.data.encoding import TokenRows
 from headtohead.data.scored_text import ScoredText, describe_scored_text
+from headtohead.model_cost import has_user_code
+from headtohead.model_factory import build_model
 from headtohead.tasks.base import TrialModel
 from headtohead.tasks.dataset import Dataset
 from headtohead.tasks.registry import get_task, prepare_dataset
+from headtohead.training.checkpoints import collect_model_tensors, load_tensors
 from headtohead.training.loop import EVALUATION_BATCH_SIZE
 from headtohead.training.objectives import Evaluation
 from headtohead.training.processes import SINGLE_PROCESS, SingleProcess
@@ -92,7 +95,21 @@ def audit_scores(
         recorded=losses[indices] if is_known else None,
         seed=trial.seed,
     )
-    return run_scoring_checks(probe, [evaluations[test_name] for test_name in names])
+    rebuild = partial(_rebuild_model, trial, dataset, model) if has_user_code(trial.model) else None
+    return run_scoring_checks(probe, [evaluations[test_name] for test_name in names], rebuild)
+
+
+def _rebuild_model(trial: Trial, dataset: Dataset, model: TrialModel) -> TrialModel:
+    """Return a new model with the weights that are saved of a trained one, as loading it from its folder does."""
+    rebuilt = build_model(
+        trial.model,
+        dataset.tokenizer.vocab_size,
+        dataset.num_classes,
+        is_causal=trial.spec.target.is_causal,
+        seed=trial.seed,
+    )
+    load_tensors(rebuilt, collect_model_tensors(model), "the trained model")
+    return rebuilt
 
 
 def find_unseen_rows(trial: Trial, dataset: Dataset) -> dict[str, tuple[str, NDArray[np.intp]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -34,7 +34,7 @@ def score_simple_classifiers(
     """Return the accuracy of simple classifiers on all rows and on the unseen rows of each held-out split.
 
     They predict the most common class; look up the text in train (the most common class if it does not occur there);
-    look up its number of tokens in train; and count its tokens (naive Bayes).
+    look up its number of tokens, or its first and last token, in train; and count its tokens (naive Bayes).
     """
     scores: dict[str, dict[str, float]] = {}
     train = encoded_splits["train"]
@@ -44,7 +44,7 @@ def score_simple_classifiers(
     bayes = _NaiveBayes(train, len(corpus.label_names), vocab_size) if fits_memory else None
     table = {normalize_text(row): label for row, label in zip(corpus.train.rows, corpus.train.labels, strict=True)}
     most_common = Counter(corpus.train.labels).most_common(1)[0][0]
-    label_of_length = _find_labels_of_lengths(train)
+    label_of_length, label_of_ends = _find_labels_of_lengths(train), _EndTokens(train)
     for split in corpus.get_test_splits():
         assert split.labels is not None
         labels, is_unseen = np.array(split.labels), compute_unseen_mask(corpus, split.name)
@@ -52,6 +52,7 @@ def score_simple_classifiers(
         predictions = {
             "most common class": np.full(len(labels), most_common),
             "number of tokens": label_of_length[np.minimum(lengths, len(label_of_length) - 1)],
+            "first and last token": label_of_ends.predict(encoded_splits[split.name]),
             "looked up in train": np.array([table.get(normalize_text(row), most_common) for row in split.rows]),
             **({"naive Bayes": bayes.predict(encoded_splits[split.name])} if bayes else {}),
         }
@@ -75,6 +76,29 @@ def _find_labels_of_lengths(train: TokenRows) -> NDArray[np.int64]:
     return labels
 
 
+class _EndTokens:
+    """The most common class of the training rows by their first and last token; by the last alone if none has both."""
+
+    def __init__(self, rows: TokenRows) -> None:
+        assert rows.labels is not None
+        counts: defaultdict[tuple[int, int], Counter[int]] = defaultdict(Counter)
+        for (first, last), label in zip(self._list_ends(rows), rows.labels.tolist(), strict=True):
+            for key in ((first, last), (-1, last), (-1, -1)):
+                counts[key][label] += 1
+        self.labels = {key: counter.most_common(1)[0][0] for key, counter in counts.items()}
+
+    @staticmethod
+    def _list_ends(rows: TokenRows) -> list[tuple[int, int]]:
+        return [(int(row[0]), int(row[-1])) if len(row) else (-1, -1) for row in _iterate_row_tokens(rows)]
+
+    def predict(self, rows: TokenRows) -> NDArray[np.int64]:
+        """Return the predicted class of each row, shape (rows,)."""
+        keys = [
+            next(key for key in (ends, (-1, ends[1]), (-1, -1)) if key in self.labels) for ends in self._list_ends(rows)
+        ]
+        return np.array([self.labels[key] for key in keys], dtype=np.int64)
+
+
 def find_label_marks(train: TokenRows, num_classes: int, vocab_size: int) -> dict[int, float]:
     """Return the tokens that occur in many rows, all of one label, with the share of rows that contain them."""
     assert train.labels is not None
@@ -93,14 +117,17 @@ def find_label_marks(train: TokenRows, num_classes: int, vocab_size: int) -> dic
 def audit_label_leak(
     accuracies: Mapping[str, Mapping[str, float]], splits: Sequence[str], marks: Mapping[str, float]
 ) -> CheckResult:
-    """Check that neither the number of tokens nor single tokens of a text give away its label.
+    """Check that neither the number of tokens, nor its ends, nor single tokens of a text give away its label.
 
     `accuracies` are those of `score_simple_classifiers`; `marks` maps tokens that mark a class to their share of rows.
     """
-    methods = [name for name in ("number of tokens", "naive Bayes") if name in accuracies]
+    methods = [name for name in ("number of tokens", "first and last token", "naive Bayes") if name in accuracies]
     if not methods:
         return build_not_applicable(LABEL_CHECK_NAME, "the corpus has no labels")
-    procedure = "label predicted from the number of tokens, from token counts (naive Bayes), and from single tokens"
+    procedure = (
+        "label predicted from the number of tokens, from the first and last token, from token counts (naive Bayes), "
+        "and from single tokens"
+    )
     observations, leaks = [], []
     for split in splits:
         chance = 1 - accuracies["most common class"][split]
@@ -111,13 +138,15 @@ def audit_label_leak(
     observations += [f"{token!r} is in {share:.0%} of the rows, all of one class" for token, share in marks.items()]
     if not leaks and not marks:
         return CheckResult(LABEL_CHECK_NAME, True, procedure, "; ".join(observations), "Labels need more than counts.")
+    features = {"number of tokens": "the number of tokens", "naive Bayes": "tokens"}
+    feature = next((text for name, text in features.items() if name in leaks), "the first and last token")
+    feature = feature if leaks else "tokens"
     return CheckResult(
         LABEL_CHECK_NAME,
         False,
         procedure,
         "; ".join(observations),
-        f"{'Many labels follow' if not leaks else 'The label follows'} from "
-        f"{'the number of tokens' if 'number of tokens' in leaks else 'tokens'} alone. Check that the text does not "
+        f"{'The label follows' if leaks else 'Many labels follow'} from {feature} alone. Check that the text does not "
         "contain the label or another mark of its class.",
         failure_reason="labels leak into the text",
     )

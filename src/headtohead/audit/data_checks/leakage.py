@@ -7,6 +7,7 @@ almost no row is unseen, or the split is scored as a stream, whose rows cannot b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +43,8 @@ class DataUse:
     """whether steps, weights or settings are chosen by the score on validation data"""
     allow_overlap: bool = False
     """whether the experiment file allows overlap, so that no leak withholds the verdict"""
+    is_tokenizer_given: bool = False
+    """whether the tokenizer is read from a file instead of being fitted on train"""
     unknown_rate: float = 0.0
     """share of training words that are replaced by the unknown token (data.word_dropout)"""
 
@@ -140,6 +143,33 @@ def audit_repeats(corpus: Corpus, split: Split, use: DataUse) -> CheckResult:
     )
     reason = f"is scored on text that repeats itself: {share:.0%} of the words of {split.name}"
     return CheckResult(name, False, procedure, observation, interpretation, use.is_blocked_by(split), reason)
+
+
+def audit_shared_documents(corpus: Corpus, split: Split) -> CheckResult:
+    """Check that no document, such as an article or a speaker, has rows both in train and in a test split."""
+    name = f"documents of {split.name} in train"
+    documents, train_documents = set(split.documents), set(corpus.train.documents)
+    if len(documents) < 2 or len(train_documents) < 2:
+        return build_not_applicable(name, "the rows do not name their documents")
+    if all(_is_numbering(names) for names in (split.documents, corpus.train.documents)):
+        return build_not_applicable(name, "the documents of each split are numbered from the start")
+    shared = sorted(documents & train_documents)
+    procedure = (
+        f"{len(documents):,} documents of {split.name} looked up by name in the {len(train_documents):,} of train"
+    )
+    if not shared:
+        return CheckResult(name, True, procedure, "none has rows in train", "The score is on new documents.")
+    observation = f"{len(shared):,} have rows in train, such as {shared[0]!r}"
+    interpretation = (
+        "Rows of one document resemble each other, so the score is better than on new documents. Split by document."
+    )
+    return CheckResult(name, False, procedure, observation, interpretation, failure_reason="documents of test in train")
+
+
+def _is_numbering(names: Sequence[str]) -> bool:
+    """Return whether these are the numbers from 0 or 1 on."""
+    numbers = sorted({int(name) for name in names if name.isdecimal()})
+    return len(numbers) == len(set(names)) and numbers in ([*range(len(numbers))], [*range(1, len(numbers) + 1)])
 
 
 def audit_held_out_splits(corpus: Corpus) -> CheckResult:

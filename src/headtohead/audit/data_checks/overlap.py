@@ -6,6 +6,8 @@ changed. This finds rows with changed words, rows inside longer rows, joined and
 is copied if its row is a copy or a near copy, or if it lies in a run of `LONG_RUN_WORDS` words that the other text
 contains verbatim. docs/explanation/data-checks.md gives the shares that were measured on ordinary corpora.
 
+Rows without spaces, such as DNA, are compared by runs of `UNSPACED_RUN` characters instead of words.
+
 Memory is linear in the rows that are looked up; time is linear in both texts, which are read in chunks.
 """
 
@@ -30,6 +32,8 @@ MAX_ORDINARY_SHARE = 0.1
 MAX_COMPARED_WORDS = 2**20
 """words to look up n-grams of; rows of longer texts are sampled evenly, to limit memory"""
 CHUNK_WORDS = 2**17
+MAX_WORD_LENGTH, UNSPACED_RUN = 24, 12
+"""a row has no spaces if its words are longer than that on average; its words are then all runs of that length"""
 _HASH_FACTOR = 0x9E3779B97F4A7C15
 # Scripts without spaces between words are compared by character.
 _UNSPACED = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
@@ -158,7 +162,12 @@ def group_repeated_rows(rows: Sequence[str]) -> NDArray[np.int64]:
 
 def _choose_stride(rows: Sequence[str]) -> int:
     """Return the stride of an even sample of rows with at most about `MAX_COMPARED_WORDS` words; 1 for all rows."""
-    return max(1, -(-sum(row.count(" ") + 1 for row in rows) // MAX_COMPARED_WORDS))
+    num_words = sum(len(row) if _has_no_spaces(row) else row.count(" ") + 1 for row in rows)
+    return max(1, -(-num_words // MAX_COMPARED_WORDS))
+
+
+def _has_no_spaces(row: str) -> bool:
+    return len(row) > MAX_WORD_LENGTH * (row.count(" ") + 1)
 
 
 class _WordHasher:
@@ -173,6 +182,8 @@ class _WordHasher:
         """Return the hash of each word of a text."""
         cache = self._cache
         words = _WORD_PATTERN.findall(text.casefold())
+        if _has_no_spaces(text):
+            words = [word[i : i + UNSPACED_RUN] for word in words for i in range(max(1, len(word) - UNSPACED_RUN + 1))]
         for word in words:
             if word not in cache:
                 cache[word] = int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "little")

@@ -24,6 +24,9 @@ VOCABULARY_CHECK_NAME, UNKNOWN_CHECK_NAME = "vocabulary", "unknown tokens"
 SplitTokenCounts = Mapping[str, NDArray[np.int64]]
 """count of each vocabulary token, by split"""
 ROWS_PER_BLOCK = 2**14
+MIN_TEST_TOKENS, MAX_TEST_SHARE = 10, 0.5
+"""a given vocabulary was fitted on test if that many of its longest tokens outside train, and more than that share of
+them, occur in test"""
 
 
 @dataclass(frozen=True)
@@ -55,12 +58,17 @@ class _SplitCoverage:
     """rows of the split that the vocabulary was built from"""
 
 
-def audit_vocabulary(corpus: Corpus, tokenizer: TokenizerProtocol, token_counts: SplitTokenCounts) -> CheckResult:
-    """Measure the share of held-out tokens that are known only through text outside train."""
-    if tokenizer.kind in ("bytes", "file", "pretrained"):
-        is_bytes = tokenizer.kind == "bytes"
-        reason = "bytes need no vocabulary" if is_bytes else "the tokenizer is pretrained"
-        return build_not_applicable(VOCABULARY_CHECK_NAME, reason)
+def audit_vocabulary(
+    corpus: Corpus, tokenizer: TokenizerProtocol, token_counts: SplitTokenCounts, *, is_given: bool = False
+) -> CheckResult:
+    """Measure the share of held-out tokens that are known only through text outside train.
+
+    `is_given` tells that the tokenizer was read from a file, so that the text it was fitted on is not known.
+    """
+    if tokenizer.kind == "bytes":
+        return build_not_applicable(VOCABULARY_CHECK_NAME, "bytes need no vocabulary")
+    if is_given or tokenizer.kind in ("file", "pretrained"):
+        return _audit_given_vocabulary(corpus, tokenizer, token_counts)
     outside = _collect_text_outside_train(corpus)
     coverages = [_measure_split_coverage(split, tokenizer, token_counts, outside) for split in corpus.get_test_splits()]
     noun = "rows" if corpus.has_labels else "lines"
@@ -100,6 +108,42 @@ def audit_vocabulary(corpus: Corpus, tokenizer: TokenizerProtocol, token_counts:
         )
     interpretation = "These words occur in other training text as well: no leak."
     return CheckResult(VOCABULARY_CHECK_NAME, True, procedure, observation, interpretation)
+
+
+def _audit_given_vocabulary(
+    corpus: Corpus, tokenizer: TokenizerProtocol, token_counts: SplitTokenCounts
+) -> CheckResult:
+    """Check that a tokenizer from a file was not fitted on test text.
+
+    Of the longest tokens of a general vocabulary that train does not contain, few occur in test. If most of them do,
+    the vocabulary was fitted on test.
+    """
+    tests = np.sum([token_counts[split.name] for split in corpus.get_test_splits()], axis=0)
+    if int(tests.sum()) > int(token_counts["train"].sum()):
+        return build_not_applicable(VOCABULARY_CHECK_NAME, "test is longer than train, so it has tokens of its own")
+    unused = [index for index in _find_longest_tokens(tokenizer) if token_counts["train"][index] == 0]
+    num_in_test = int((tests[unused] > 0).sum())
+    procedure = f"the {len(unused):,} longest tokens that do not occur in train, looked up in test"
+    observation = f"{num_in_test:,} of {len(unused):,} occur in test"
+    if num_in_test < MIN_TEST_TOKENS or num_in_test <= MAX_TEST_SHARE * len(unused):
+        interpretation = "The vocabulary is not that of the test text."
+        return CheckResult(VOCABULARY_CHECK_NAME, True, procedure, observation, interpretation)
+    return CheckResult(
+        VOCABULARY_CHECK_NAME,
+        False,
+        procedure,
+        observation,
+        "The tokenizer was fitted on test text: its tokens are words of that text. Fit it on train only.",
+        failure_reason="vocabulary from held-out text",
+    )
+
+
+def _find_longest_tokens(tokenizer: TokenizerProtocol) -> list[int]:
+    """Return the tokens of at least 3 characters that no other token starts or ends with, such as whole words."""
+    tokens = [tokenizer.id_to_token(index) for index in range(tokenizer.vocab_size)]
+    parts = {token[:end] for token in tokens for end in range(3, len(token))}
+    parts |= {token[start:] for token in tokens for start in range(1, len(token) - 2)}
+    return [index for index, token in enumerate(tokens) if len(token) >= 3 and token not in parts]
 
 
 def _describe_coverage(coverage: _SplitCoverage, noun: str) -> str:

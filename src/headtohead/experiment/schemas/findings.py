@@ -96,7 +96,14 @@ class ResultWarning(Record):
     """A warning that is stated above the verdicts; it withholds nothing"""
 
     kind: Literal[
-        "weak baseline", "test below train", "changed nothing", "same weights", "same first step", "large gain"
+        "weak baseline",
+        "test below train",
+        "equal seeds",
+        "changed nothing",
+        "same weights",
+        "same first step",
+        "other budget",
+        "large gain",
     ]
     """what was noticed"""
     variant: str

@@ -1,0 +1,181 @@
+"""Networks with mistakes of ordinary model code that are found before training, in the saved weights or in warnings.
+
+The file imports nothing from its folder, so that an experiment file can name every class.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Decoder(nn.Module):
+    """Causal average of the embeddings. Subclasses change one method."""
+
+    def __init__(self, vocab_size: int, context: int, width: int = 12) -> None:
+        super().__init__()
+        self.vocab_size, self.width = vocab_size, width
+        self.embedding, self.norm = nn.Embedding(vocab_size, width), nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocab_size)
+        self.build()
+
+    def build(self) -> None:
+        """Add the modules of a subclass."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:
+        x = self.embedding(input_ids)
+        means = x.cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None]
+        logits: Tensor = self.head(self.transform(self.norm(x + means)))
+        return logits
+
+    def transform(self, x: Tensor) -> Tensor:
+        return x
+
+
+# ---- refused before training
+
+
+class LayersInList(Decoder):
+    def build(self) -> None:
+        self.layers = [nn.Linear(self.width, self.width) for _ in range(2)]
+
+    def transform(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = x + layer(x).tanh()
+        return x
+
+
+class LayersInDict(LayersInList):
+    def build(self) -> None:
+        self.by_name = {"first": nn.Linear(self.width, self.width)}
+
+    def transform(self, x: Tensor) -> Tensor:
+        return self.by_name["first"](x)
+
+
+class PlainTensor(Decoder):
+    def build(self) -> None:
+        self.scale = torch.ones(self.width, requires_grad=True)
+
+    def transform(self, x: Tensor) -> Tensor:
+        return x * self.scale
+
+
+class WordDropoutInPlace(Decoder):
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:
+        if self.training:
+            input_ids[torch.rand(input_ids.shape) < 0.3] = 1
+        return super().forward(input_ids)
+
+
+class SoftmaxBeforeLoss(Decoder):
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:
+        return super().forward(input_ids).softmax(-1)
+
+
+class DefaultDtype(Decoder):
+    def build(self) -> None:
+        torch.set_default_dtype(torch.float64)
+
+
+class ReplacedLayerNorm(Decoder):
+    def build(self) -> None:
+        nn.LayerNorm.forward = lambda self, x: x  # type: ignore[method-assign]
+
+
+# ---- refused by no rule: registered, frozen or derived values
+
+
+class SharedReferences(Decoder):
+    """Keeps registered layers in a list as well, and a frozen table in a plain attribute."""
+
+    def build(self) -> None:
+        self.first, self.table = nn.Linear(self.width, self.width), torch.ones(self.width)
+        self.order = [self.first]
+
+    def transform(self, x: Tensor) -> Tensor:
+        return self.order[0](x) * self.table
+
+
+class LogProbabilities(Decoder):
+    """Returns log-probabilities, which the softmax of the loss leaves unchanged."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:
+        return super().forward(input_ids).log_softmax(-1)
+
+
+class LocalDtype(Decoder):
+    """Changes the default dtype for a moment."""
+
+    def build(self) -> None:
+        torch.set_default_dtype(torch.float64)
+        self.register_buffer("angles", torch.ones(self.width))
+        torch.set_default_dtype(torch.float32)
+
+    def transform(self, x: Tensor) -> Tensor:
+        return x * self.angles.to(x.dtype)
+
+
+# ---- scores that the saved weights do not give
+
+
+class AveragedWeights(Decoder):
+    """Scores with an exponential moving average of its weights, kept in a dictionary."""
+
+    def build(self) -> None:
+        self.average: dict[str, Tensor] = {}
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:
+        if self.training:
+            for name, weight in self.head.named_parameters():
+                self.average[name] = 0.9 * self.average.get(name, weight.detach()) + 0.1 * weight.detach()
+            return super().forward(input_ids)
+        weight, bias = (self.average.get(name, getattr(self.head, name)) for name in ("weight", "bias"))
+        x = self.embedding(input_ids)
+        means = x.cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None]
+        return F.linear(self.norm(x + means), weight, bias)
+
+
+class RegisteredAverage(Decoder):
+    """Scores with an exponential moving average of its output bias in a buffer, which is saved."""
+
+    def build(self) -> None:
+        self.register_buffer("average", torch.zeros(self.vocab_size))
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:
+        logits = super().forward(input_ids)
+        if self.training:
+            self.average = 0.9 * self.average + 0.1 * self.head.bias.detach()
+            return logits
+        return logits - self.head.bias + self.average
+
+
+class DatastoreInDict(Decoder):
+    """Remembers which token followed each pair in training, in a dictionary."""
+
+    def build(self) -> None:
+        self.followers: dict[tuple[int, int], int] = {}
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:
+        logits = super().forward(input_ids).clone()
+        for row, ids in enumerate(input_ids.tolist()):
+            for position in range(1, len(ids)):
+                pair = ids[position - 1], ids[position]
+                if self.training and position + 1 < len(ids):
+                    self.followers[pair] = ids[position + 1]
+                elif not self.training and pair in self.followers:
+                    logits[row, position, self.followers[pair]] += 2.0
+        return logits
+
+
+# ---- warnings
+
+
+class SeedsItself(Decoder):
+    def build(self) -> None:
+        torch.manual_seed(1337)
+        for parameter in self.parameters():
+            nn.init.normal_(parameter, std=0.1)
