@@ -63,6 +63,7 @@ SIZES: dict[str, object] = {
     "vocab_size": VOCAB_SIZE,
 }
 """small values of the arguments that configs use for their sizes"""
+TIMEOUT = "no result"
 ESSENTIAL = ("vocab_size", "is_decoder", "num_hidden_layers", "n_layer", "num_layers", "decoder_layers")
 
 
@@ -189,7 +190,7 @@ def audit_in_process(architecture: str, version: str) -> ModelResult:
     try:
         if receiver.poll(MAX_SECONDS):
             return ModelResult(**receiver.recv())
-        return ModelResult(architecture, version, missing=f"no result after {MAX_SECONDS} s")
+        return ModelResult(architecture, version, missing=f"{TIMEOUT} after {MAX_SECONDS} s")
     except EOFError:
         return ModelResult(architecture, version, missing="the process crashed")
     finally:
@@ -226,7 +227,7 @@ def render_table(results: Sequence[ModelResult], version: str) -> str:
     ]
     introduction = (
         f"transformers {version} has {len(current)} architectures for causal language modelling. {len(audited)} of "
-        "them build from their config at tiny size and score text without other inputs. All of these were audited, "
+        "them were built from their config at tiny size and audited, "
         f"untrained, on {NUM_ROWS} rows of {LENGTH} random tokens. {len(failed)} failed:"
     )
     lines = [
@@ -243,8 +244,10 @@ def render_table(results: Sequence[ModelResult], version: str) -> str:
         ", ".join(f"{row.architecture} ({row.change:.0e})" for row in audited.values() if not row.failures) + ".",
         "",
         "Not audited, because they do not build from these configs or need other inputs:",
-        ", ".join(result.architecture for result in current if result.missing) + ".",
+        ", ".join(row.architecture for row in current if row.missing and not row.missing.startswith(TIMEOUT)) + ".",
     ]
+    if timeouts := [row.architecture for row in current if row.missing.startswith(TIMEOUT)]:
+        lines += ["", f"Not audited, because they gave no result within the time limit: {', '.join(timeouts)}."]
     if changed:
         lines += [
             "",

@@ -1,4 +1,4 @@
-"""Mistakes of ordinary model code, collected after the checks were written and without tuning the checks to them."""
+"""Mistakes of ordinary model code that the audits of the scores found without any change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from .collection import BATCH, FUTURE, PAD_ID, STATE, planted
 from .networks import Decoder
 
-ORDINARY = "ordinary model code, written without knowledge of the checks"
+ORDINARY = "ordinary model code"
 
 
 @planted(ORDINARY, "generation cache left on while scoring", STATE)
