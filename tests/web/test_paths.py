@@ -154,3 +154,15 @@ def test_a_report_runs_no_script_but_ours(client: TestClient, runs: Path) -> Non
     policy = answer.headers["content-security-policy"]
     assert "sandbox allow-scripts" in policy and "script-src 'sha256-" in policy and "default-src 'none'" in policy
     assert client.get("/experiments/stopped/report").status_code == 404
+
+
+def test_the_pdf_of_a_report_can_be_downloaded(client: TestClient, runs: Path) -> None:
+    before = sorted(path.name for path in (runs / "done").iterdir())
+    answer = client.get("/experiments/done/report.pdf")
+    assert answer.status_code == 200
+    assert answer.content.startswith(b"%PDF")
+    assert answer.headers["content-disposition"] == "attachment; filename=report.pdf"
+    assert sorted(path.name for path in (runs / "done").iterdir()) == before
+    assert client.get("/experiments/stopped/report.pdf").status_code == 404
+    (runs / "done" / "report.html").write_text("<p>report</p>")
+    assert 'href="/experiments/done/report.pdf"' in client.get("/experiments/done").text

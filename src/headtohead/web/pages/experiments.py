@@ -16,9 +16,12 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response, Streamin
 from headtohead.config.experiment import BASELINE, Experiment
 from headtohead.distillation.tables import build_headline_verdicts
 from headtohead.errors import RequestError
+from headtohead.experiment import findings_view
 from headtohead.experiment.findings_view import get_baseline_setting
 from headtohead.presentation import number_format
 from headtohead.presentation.html import TEMPLATES_FOLDER
+from headtohead.report.context import ReportContext
+from headtohead.report.documents import render_pdf_document
 from headtohead.web import training_process
 from headtohead.web.experiment_folders import NameNotFoundError, find_readable_file
 from headtohead.web.live.experiment_state import ExperimentReader, ExperimentState
@@ -135,6 +138,17 @@ def serve_report(name: str, context: AppContextDep) -> Response:
     return Response(
         path.read_bytes(), media_type="text/html; charset=utf-8", headers={"content-security-policy": policy}
     )
+
+
+@router.get("/experiments/{name}/report.pdf")
+def download_pdf(name: str, context: AppContextDep) -> Response:
+    """Render the report as PDF. Nothing is written into the experiment's folder."""
+    folder = context.folders.find(name)
+    if find_readable_file(folder, "findings.json") is None:
+        raise HTTPException(404, "this experiment has no findings yet")
+    pdf = render_pdf_document(ReportContext(findings_view.read_findings(folder), folder))
+    headers = {"content-disposition": "attachment; filename=report.pdf"}
+    return Response(pdf, media_type="application/pdf", headers=headers)
 
 
 def _compute_sha256_base64(path: Path) -> str:
