@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from headtohead import safe_open
 from headtohead.errors import DiskFullError, RunFolderError, escape_control_characters, truncate_text
 
 
@@ -43,7 +44,7 @@ def write_bytes(path: Path, content: bytes, *, fsync: bool = False) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     with translate_disk_full_error(path):
         try:
-            with temporary.open("wb") as file:
+            with safe_open.create_file(temporary) as file:
                 file.write(content)
                 if fsync:
                     file.flush()
@@ -105,21 +106,9 @@ MAX_NESTING_DEPTH = 64
 """deeper values are rejected, because recursive code that processes them could exceed the recursion limit"""
 
 
-def read_bytes(path: Path) -> bytes:
-    """Return the content of a regular file. Pipes and devices are rejected because reading them may never end."""
-    if not path.exists():
-        raise RunFolderError(f"{path}: no such file; is this a run folder?")
-    if not path.is_file():
-        raise RunFolderError(f"{path}: is no plain file")
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise RunFolderError(f"{path}: cannot be read ({error.strerror})") from None
-
-
 def read_json(path: Path) -> Any:
     """Read and parse a JSON file with the checks of `parse_json`."""
-    return parse_json(read_bytes(path), path)
+    return parse_json(safe_open.read_file(path), path)
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
@@ -138,6 +127,7 @@ def parse_json(raw: bytes, source: object, *, require_finite: bool = True) -> An
     `source` names the origin in error messages. With `require_finite`, NaN and infinities are rejected; logs of
     diverged runs may contain them.
     """
+    safe_open.check_value_count(raw, source)
     try:
         value = (
             json.loads(raw, parse_constant=_reject_non_finite, parse_float=_parse_finite_float)
@@ -183,8 +173,7 @@ def check_json_value(value: Any) -> None:
 
 def append_jsonl(path: Path, value: Any, *, fsync: bool = False) -> None:
     """Append one line to a JSONL file with a single write. With `fsync`, wait until it has reached the disk."""
-    _reject_symlink(path)
-    with translate_disk_full_error(path), path.open("ab") as file:
+    with translate_disk_full_error(path), safe_open.append_to_file(path) as file:
         file.write(json.dumps(value).encode() + b"\n")
         if fsync:
             file.flush()
@@ -197,11 +186,17 @@ def _reject_symlink(path: Path) -> None:
         raise RunFolderError(f"{path}: is a link to somewhere else, and is not written to")
 
 
-def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Return the complete lines of a JSONL file, without a last line that was cut off when the writer was killed."""
+def read_jsonl(path: Path, *, is_own_cache: bool = False) -> list[dict[str, Any]]:
+    """Return the complete lines of a JSONL file, without a last line that was cut off when the writer was killed.
+
+    The size of files in this user's caches is not limited (`is_own_cache`).
+    """
     if not path.is_file():
         return []
-    complete_lines, _, _ = read_bytes(path).rpartition(b"\n")
+    max_bytes = safe_open.MAX_WEIGHTS_BYTES if is_own_cache else safe_open.MAX_FILE_BYTES
+    complete_lines, _, _ = safe_open.read_file(path, max_bytes).rpartition(b"\n")
+    if not is_own_cache:
+        safe_open.check_value_count(complete_lines, path)
     rows = []
     for number, line in enumerate(complete_lines.split(b"\n"), start=1):
         if line:
@@ -212,28 +207,25 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def repair_jsonl(path: Path) -> list[dict[str, Any]]:
+def repair_jsonl(path: Path, *, is_own_cache: bool = False) -> list[dict[str, Any]]:
     """Return the complete lines of a JSONL file and remove an incomplete last line, so that lines can be appended."""
-    rows = read_jsonl(path)
+    rows = read_jsonl(path, is_own_cache=is_own_cache)
     if path.is_file():
-        content = read_bytes(path)
+        content = safe_open.read_file(path, safe_open.MAX_WEIGHTS_BYTES)
         truncate_file(path, content.rfind(b"\n") + 1)
     return rows
 
 
 def truncate_file(path: Path, size: int) -> None:
     """Truncate a file to `size` bytes if it is longer."""
-    if path.stat().st_size > size:
-        _reject_symlink(path)
-        with translate_disk_full_error(path), path.open("r+b") as file:
+    with translate_disk_full_error(path), safe_open.append_to_file(path) as file:
+        if os.fstat(file.fileno()).st_size > size:
             file.truncate(size)
 
 
 def compute_sha256(path: Path) -> str:
-    """Return the SHA-256 of the content of a file."""
-    if not path.is_file():
-        raise RunFolderError(f"{path}: no such file, or no plain one")
-    with path.open("rb") as file:
+    """Return the SHA-256 of the content of a regular file. The path may be a link, because users name such files."""
+    with safe_open.open_file(path, safe_open.MAX_WEIGHTS_BYTES, follow_link=True) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -248,7 +240,7 @@ def lock_cache_folder(folder: Path) -> Iterator[None]:
     """Hold an exclusive lock on a cache folder. Other processes wait, then find the cached result."""
     with translate_disk_full_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
+    with safe_open.open_lock_file(folder / ".lock") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -22,6 +22,9 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from headtohead import safe_open
+from headtohead.errors import RunFolderError
+
 MAX_LINE_BYTES = 64 << 20
 TERMINATE_TIMEOUT_SECONDS = 5.0
 SINGLE_THREAD_ENVIRONMENT = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
@@ -99,7 +102,7 @@ class ChildProcess:
         """
         self._request_ids, self._latest_request = count(1), 0
         with contextlib.ExitStack() as stack:
-            log = subprocess.PIPE if log_path is None else stack.enter_context(log_path.open("ab"))
+            log = subprocess.PIPE if log_path is None else stack.enter_context(safe_open.append_to_file(log_path))
             self.process = subprocess.Popen(
                 [sys.executable, "-m", module, *arguments],
                 stdin=subprocess.PIPE,
@@ -146,7 +149,7 @@ class ChildProcess:
         def copy() -> None:
             assert self.process.stderr is not None
             for line in self.process.stderr:
-                with contextlib.suppress(OSError), log_path.open("ab") as log:
+                with contextlib.suppress(OSError, RunFolderError), safe_open.append_to_file(log_path) as log:
                     log.write(line)
 
         thread = threading.Thread(target=copy, daemon=True)

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError
 
+from headtohead import safe_open
 from headtohead.attention_analysis.pictures import PixelScale, WeightArray, format_shares, render_head
 from headtohead.errors import RunFolderError
 from headtohead.experiment import schemas
-from headtohead.experiment.run_folder import ExperimentRuns, read_arrays
+from headtohead.experiment.run_folder import ExperimentRuns
 from headtohead.presentation.png import build_data_uri
 
 PIXEL_SCALE = PixelScale(power=0.5)
@@ -75,10 +75,7 @@ def read_training_maps(folder: Path, variants: Sequence[str]) -> dict[str, Train
 
 def _read_run_maps(run_folder: Path, seed: int) -> TrainingMaps:
     header = schemas.read_record(run_folder / "maps.json", schemas.AttentionMapsFile)
-    try:
-        arrays = read_arrays(run_folder / "maps.safetensors")
-    except SafetensorError as error:
-        raise RunFolderError(f"{run_folder / 'maps.safetensors'} is corrupted ({error})") from None
+    arrays = safe_open.read_arrays(run_folder / "maps.safetensors")
     layers: dict[str, dict[int, WeightArray]] = {"before": {}, "after": {}}
     for name, array in arrays.items():
         stage, _, layer = name.partition(".")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -61,28 +62,39 @@ def judge(
 
 @app.command()
 def verify(
-    runs: ExperimentFolderArgument,
+    runs: Annotated[list[Path], typer.Argument(metavar="RUNS...", help="Experiment folders: runs/NAME.")],
     rescore: Annotated[bool, typer.Option("--rescore", help="Also score and audit the saved weights again.")] = False,
     isolated: Annotated[
         bool, typer.Option("--isolated", help="Also score random rows in a process that gets one token at a time.")
     ] = False,
     retrain: Annotated[int, typer.Option(min=0, metavar="N", help="Also retrain N trials and compare bit by bit.")] = 0,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV: one row per folder.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Recompute every figure and find edited files."""
-    from headtohead.presentation.terminal import StatusLine
+    """Recompute every figure and find edited files. With several folders, print one row for each."""
+    from headtohead.presentation.exports import render_csv
+    from headtohead.presentation.terminal import StatusLine, print_table
     from headtohead.report import terminal, write
-    from headtohead.runner.verify import verify_experiment
+    from headtohead.runner.verify import verify_experiment, verify_folder
 
     with StatusLine() as status:
-        checks = verify_experiment(
-            runs,
+        verify_one = partial(
+            verify_experiment,
             rescore=rescore,
             isolated=isolated,
             num_retrained=retrain,
             render_report=write,
             on_progress=status.update,
         )
-    print_json([check.to_dict() for check in checks]) if as_json else terminal.print_verification_checks(checks)
-    if not all(check.passed for check in checks):
+        is_single = len(runs) == 1 and not as_csv
+        checks = verify_one(runs[0]) if is_single else []
+        verifications = [] if is_single else [verify_folder(folder, verify_one) for folder in runs]
+    if is_single:
+        print_json([check.to_dict() for check in checks]) if as_json else terminal.print_verification_checks(checks)
+    elif as_json:
+        print_json([verification.to_dict() for verification in verifications])
+    else:
+        table = terminal.build_verification_table(verifications)
+        echo(render_csv(table).rstrip("\n")) if as_csv else print_table(table)
+    if not all(check.passed for check in checks) or any(verification.num_failed for verification in verifications):
         raise typer.Exit(1)

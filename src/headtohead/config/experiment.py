@@ -219,7 +219,7 @@ class Experiment(BaseConfig):
     """the training budget of the baseline"""
     teacher: TeacherConfig | None = None
     """task distil: the teacher"""
-    variants: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    variants: dict[str, dict[str, Any]] = Field(default_factory=dict, max_length=1000)
     """name = settings that the variant replaces, as { "model.position" = "alibi" }"""
     axis: str | None = None
     """numeric setting to plot results against, such as model.projection.depth"""

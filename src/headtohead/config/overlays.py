@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from headtohead.config.toml import parse_toml_value
 from headtohead.errors import ConfigError, RequestError, ValidationIssue
 
 RawConfig = dict[str, Any]
@@ -76,10 +76,7 @@ def apply_overrides(raw_experiment: RawExperiment, overrides: Iterable[str]) -> 
         if not separator or not key.strip():
             issues.append(ValidationIssue(f"--set {setting}", "has the form name=value, as in --set model.layers=2"))
             continue
-        try:
-            value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            value = text
+        value = parse_toml_value(text, f"--set {key.strip()}")
         current_table = raw
         *tables, last_key = key.strip().split(".")
         for table in tables:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from datetime import date, time
 from typing import Any
 
-from headtohead.errors import ValidationIssue
+from headtohead.errors import ConfigError, ValidationIssue
 
 MAX_FILE_BYTES = 2**17
 """the longest recipe has 7,000 bytes"""
@@ -39,6 +39,22 @@ def parse_toml(text: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except RecursionError:
         raise ValueError("lists are nested too deep") from None
+
+
+def parse_toml_value(text: str, location: str) -> Any:
+    """Parse the value of a setting; text that is not TOML is returned as it is.
+
+    Raise `ConfigError` for values that are nested too deep: a deep copy of them would exceed the recursion limit.
+    """
+    try:
+        value = parse_toml(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+    except ValueError as error:
+        raise ConfigError("settings", [ValidationIssue(location, str(error))]) from None
+    if issues := [issue for issue in check_values(value, location) if "nested" in issue.message]:
+        raise ConfigError("settings", issues[:1])
+    return value
 
 
 def check_values(value: Any, location: str = "", depth: int = 0) -> list[ValidationIssue]:

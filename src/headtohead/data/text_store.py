@@ -32,7 +32,7 @@ def memory_map(path: Path, dtype: Any) -> NDArray[Any]:
         pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     if hasattr(mmap, "MADV_RANDOM"):
         pages.madvise(mmap.MADV_RANDOM)  # batches are scattered, so read-ahead is wasted
-    return np.frombuffer(pages, dtype)
+    return np.frombuffer(pages, dtype, len(pages) // np.dtype(dtype).itemsize)
 
 
 class DiskTextRows(Sequence[str]):

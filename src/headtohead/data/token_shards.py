@@ -108,7 +108,7 @@ def _resume(job: SplitTokenization) -> tuple[int, int, dict[str, Checksum]]:
 
     A shard is intact if the files are long enough and have the recorded checksums up to its end.
     """
-    records = repair_jsonl(job.path("jsonl"))
+    records = repair_jsonl(job.path("jsonl"), is_own_cache=True)
     item_bytes = {"tokens": np.dtype(get_token_dtype(job.tokenizer)).itemsize, "offsets": 8}
     sizes = [
         {"tokens": record["tokens"] * item_bytes["tokens"], "offsets": 8 * (record["rows"] + 1)} for record in records

@@ -19,6 +19,7 @@ from pydantic import Field
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Backend
 
+from headtohead import safe_open
 from headtohead.atomic_io import write_text
 from headtohead.config.data import DataConfig
 from headtohead.config.validation.component_options import validate_component
@@ -133,7 +134,7 @@ class CorpusTokenizer:
             raise build_missing_path_error(path)
         try:
             with translate_backend_errors():
-                return cls(Backend.from_str(path.read_text(encoding="utf-8")))
+                return cls(Backend.from_str(safe_open.read_file(path, follow_link=True).decode()))
         except UnicodeDecodeError as error:
             raise build_file_error(path, [ValidationIssue(f"byte {error.start}", "is not UTF-8")]) from None
         except Exception as error:  # noqa: BLE001  the library raises plain Exception for an invalid file

@@ -31,8 +31,8 @@ class SampleStore:
     """records of samples.jsonl and scores.jsonl by key"""
 
     def __post_init__(self) -> None:
-        self.samples = {line["key"]: line for line in repair_jsonl(self.folder / SAMPLES_FILE)}
-        self.scores = {line["key"]: line for line in repair_jsonl(self.folder / SCORES_FILE)}
+        self.samples = {line["key"]: line for line in repair_jsonl(self.folder / SAMPLES_FILE, is_own_cache=True)}
+        self.scores = {line["key"]: line for line in repair_jsonl(self.folder / SCORES_FILE, is_own_cache=True)}
 
     def compute_sample_key(self, strategy: Strategy, prompt_index: int, sample_index: int) -> str:
         """Return the key of a sample: a hash of everything that its text depends on."""

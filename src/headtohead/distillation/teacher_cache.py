@@ -22,7 +22,7 @@ import hashlib
 import json
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,8 +42,10 @@ from headtohead.atomic_io import (
     truncate_file,
     verify_checksum,
 )
+from headtohead.data.text_store import memory_map
 from headtohead.errors import RunFolderError
 from headtohead.experiment import schemas
+from headtohead.safe_open import append_to_file
 from headtohead.training.distillation_loss import TeacherTargets
 
 LineT = TypeVar("LineT", bound=schemas.Record)
@@ -111,7 +113,7 @@ class TeacherCache:
             cache_folder.mkdir(parents=True, exist_ok=True)
         cache = cls(cache_folder, cache_key)
         cache._check()
-        read_lines = repair_jsonl if is_writable else read_jsonl
+        read_lines = partial(repair_jsonl if is_writable else read_jsonl, is_own_cache=True)
         texts = _validate_lines(
             read_lines(cache_folder / TEXTS_FILE), schemas.TeacherTextLine, cache_folder / TEXTS_FILE
         )
@@ -197,7 +199,7 @@ class TeacherCache:
         block = np.ascontiguousarray(np.concatenate((ids.view(np.float32), log_probs), axis=1)).tobytes()
         offset = self._num_bytes
         path = self.folder / LOGITS_FILE
-        with translate_disk_full_error(path), path.open("ab") as file:
+        with translate_disk_full_error(path), append_to_file(path) as file:
             file.write(block)
         checksum = hashlib.sha256(block).hexdigest()
         line = schemas.LogitsBlockLine(key=key, offset=offset, positions=len(ids), sha256=checksum)
@@ -209,7 +211,7 @@ class TeacherCache:
     @cached_property
     def _blocks(self) -> np.ndarray[Any, np.dtype[np.float32]]:
         """Memory map of logits.bin, shape (positions, 2 * top_k + 1)."""
-        mapped = np.memmap(self.folder / LOGITS_FILE, dtype=np.float32, mode="r", shape=(self._num_bytes // 4,))
+        mapped = memory_map(self.folder / LOGITS_FILE, np.float32)[: self._num_bytes // 4]
         return mapped.reshape(-1, self._bytes_per_position // 4)
 
     def _check_block(self, key: str) -> None:

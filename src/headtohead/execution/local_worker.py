@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 
+from headtohead import safe_open
 from headtohead.execution.worker_pool import Job, MessageQueue, WorkerPool
 from headtohead.json_channel import SINGLE_THREAD_ENVIRONMENT, ChildProcess
 from headtohead.training import devices
@@ -17,6 +18,7 @@ from headtohead.training import devices
 WORKER_MODULE = "headtohead.execution.worker"
 MEMORY_PER_WORKER = 1 << 30
 JOIN_TIMEOUT_SECONDS = 5.0
+LOG_TAIL_BYTES = 4096
 
 
 class LocalWorker:
@@ -71,7 +73,8 @@ class LocalWorker:
 
 def format_last_line(log_path: Path) -> str:
     """Return the last line of a log in parentheses, or an empty string."""
-    lines = log_path.read_text(errors="replace").strip().splitlines() if log_path.is_file() else []
+    tail = safe_open.read_tail(log_path, LOG_TAIL_BYTES) if log_path.is_file() else b""
+    lines = tail.decode(errors="replace").strip().splitlines()
     return f" (last line of its log: {lines[-1][:200]})" if lines else ""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from headtohead.audit import model_audit
 from headtohead.audit.result import CheckResult
 from headtohead.config import model as config_model
 from headtohead.config.tasks import Target
+from headtohead.config.toml import parse_toml_value
 from headtohead.errors import RequestError
 from headtohead.experiment.open_model import open_model
 from headtohead.model_factory import build_model
@@ -60,8 +60,5 @@ def _parse_options(options: Sequence[str]) -> dict[str, Any]:
         name, equals, text = option.partition("=")
         if not equals:
             raise RequestError(f"--option {option}: has the form name=value, as in --option n_layer=2")
-        try:
-            parsed[name] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            parsed[name] = text
+        parsed[name] = parse_toml_value(text, f"--option {name}")
     return parsed

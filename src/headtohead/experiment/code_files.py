@@ -7,22 +7,34 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from headtohead.config import model
+from pydantic import JsonValue
+
+from headtohead import safe_open
 from headtohead.config.experiment import Experiment, Trial
 
 PACKAGE = __name__.partition(".")[0]
 
 
 def list_entry_files(settings: Trial | Experiment) -> list[Path]:
-    """Return the code files that the settings name: plugins and modules of networks."""
-    files = [Path(file) for file in settings.plugins]
-    if isinstance(settings.model, model.CustomModelConfig):
-        files.append(Path(settings.model.module.rpartition(":")[0]))
-    if isinstance(settings, Experiment):
-        for changes in settings.variants.values():
-            module = changes.get("model", {}).get("module")
-            files += [Path(module.rpartition(":")[0])] if isinstance(module, str) else []
-    return files
+    """Return the code files that the settings name, variants and search spaces included."""
+    return [Path(file) for file in dict.fromkeys(_iterate_named_files(settings.model_dump(mode="json")))]
+
+
+def _iterate_named_files(value: JsonValue) -> Iterator[str]:
+    """Yield the files named by `plugins` and `module`, at any depth. The values of a search space are lists."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _iterate_named_files(item)
+    if not isinstance(value, dict):
+        return
+    for key, item in value.items():
+        name = key.rpartition(".")[2]
+        texts = [text for text in (item if isinstance(item, list) else [item]) if isinstance(text, str)]
+        if name == "plugins":
+            yield from texts
+        elif name == "module":
+            yield from (text.rpartition(":")[0] for text in texts)
+        yield from _iterate_named_files(item)
 
 
 def list_code_files(entry_files: Sequence[Path]) -> dict[str, Path]:
@@ -59,7 +71,7 @@ def _find_local_imports(file: Path, package: tuple[str, ...], folders: Sequence[
 def _list_imported_modules(file: Path, package: tuple[str, ...]) -> list[tuple[str, ...]]:
     """Return the imported modules as tuples of name parts. Empty for a file that cannot be parsed."""
     try:
-        tree = ast.parse(file.read_bytes())
+        tree = ast.parse(safe_open.read_file(file, follow_link=True))
     except (SyntaxError, ValueError):
         return []
     modules: list[tuple[str, ...]] = []

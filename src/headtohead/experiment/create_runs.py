@@ -12,7 +12,7 @@ from headtohead.errors import RunFolderError
 from headtohead.experiment import schemas
 from headtohead.experiment.journal import Journal, compute_settings_digest
 from headtohead.experiment.run_checks import find_resume_issues
-from headtohead.experiment.run_folder import ExperimentRuns
+from headtohead.experiment.run_folder import ExperimentRuns, open_runs
 from headtohead.experiment.run_identity import describe_dependencies, describe_differences
 
 
@@ -41,7 +41,7 @@ def create_runs(
         command=command,
     )
     if path.is_file():
-        existing = ExperimentRuns(folder).metadata
+        existing = open_runs(folder).metadata
         if existing.identity != metadata.identity:
             raise RunFolderError(
                 f"{folder} contains a different experiment ({existing.experiment.name!r}: "

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from headtohead import safe_open
 from headtohead.atomic_io import compute_sha256, read_json_object, write_bytes, write_json, write_text
 from headtohead.config import experiment
 from headtohead.config import model as config_model
@@ -116,6 +117,7 @@ def load(folder: str | Path, *, use_initial_weights: bool = False) -> SavedModel
         raise RunFolderError(
             f"{folder_path}: not a model's folder (it has no config.json){_suggest_model_folders(folder_path)}"
         )
+    safe_open.check_folder(folder_path)
     config = read_json_object(folder_path / "config.json")
     if CONFIG_KEY in config:
         return _load_finetuned(folder_path, config, use_initial_weights=use_initial_weights)

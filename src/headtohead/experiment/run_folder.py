@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
+from headtohead import safe_open
 from headtohead.atomic_io import (
     compute_sha256,
     has_valid_checksum,
@@ -79,11 +78,7 @@ class Run:
     @cached_property
     def scores(self) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
         """Return per-example arrays with the keys "SPLIT.losses", "SPLIT.counts" and "SPLIT.correct"."""
-        path = self.folder / "scores.safetensors"
-        try:
-            return read_arrays(path)
-        except SafetensorError as error:
-            raise RunFolderError(f"{path} is corrupted: {error}") from None
+        return safe_open.read_arrays(self.folder / "scores.safetensors")
 
     @cached_property
     def lengths(self) -> schemas.LengthGeneralizationFile:
@@ -157,6 +152,8 @@ class ExperimentRuns:
         metadata = schemas.read_record(path, schemas.ExperimentFile)
         if outside := [name for name in metadata.experiment.variants if not FOLDER_NAME_PATTERN.fullmatch(name)]:
             raise RunFolderError(f"{path}: invalid variant name {outside[0]!r}; it {FOLDER_NAME_RULE}")
+        if unread := [name for name in metadata.experiment.variants if name in safe_open.UNREAD_FOLDERS]:
+            raise RunFolderError(f"{path}: a variant cannot be named {unread[0]!r}; trackers write to this folder")
         return metadata
 
     @cached_property
@@ -176,19 +173,11 @@ class ExperimentRuns:
         return {seed: run for seed in self.seeds(variant) if (run := self.run(variant, seed)).is_finished}
 
 
-def read_arrays(path: Path) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
-    """Return the tensors of a safetensors file by name; raise SafetensorError if the file is invalid."""
-    if not path.is_file():
-        raise RunFolderError(f"{path} is missing or not a regular file")
-    try:
-        return load_file(path)
-    except (ValueError, TypeError, KeyError, OverflowError) as error:  # dtypes and shapes that numpy does not support
-        raise SafetensorError(str(error)) from error
-
-
 def open_runs(folder: Path) -> ExperimentRuns:
+    """Open the folder of an experiment; raise RunFolderError if it is none, or contains links or special files."""
     if not (folder / "experiment.json").is_file():
         raise RunFolderError(f"{folder} is not an experiment's folder: it has no experiment.json")
+    safe_open.check_folder(folder)
     return ExperimentRuns(folder)
 
 
@@ -198,7 +187,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
     with translate_disk_full_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
     resolved = folder.resolve()  # one lock, whichever path leads to the folder
-    with (resolved.parent / f".{resolved.name}.lock").open("w") as file:
+    with safe_open.open_lock_file(resolved.parent / f".{resolved.name}.lock") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from headtohead.atomic_io import compute_sha256, get_cache_folder, write_text
 from headtohead.errors import ModelError, RequestError
+from headtohead.experiment.code_files import find_code_files, list_entry_files
+from headtohead.experiment.run_folder import open_runs
 
 CUSTOM_CODE_FOLDER = "own"
 
@@ -41,7 +43,7 @@ def check_trusted(run_folder: Path, files: Sequence[Path]) -> None:
     untrusted = [file for file in files if not is_trusted(file)]
     if untrusted:
         raise ModelError(
-            f"{run_folder}: brings code of its own, which using it would run: {', '.join(map(str, untrusted))}. If you have "  # noqa: E501
+            f"{run_folder}: brings code of its own, which using it would run: {', '.join(map(str, dict.fromkeys(untrusted)))}. If you have "  # noqa: E501
             f"read it and trust it: h2h trust {run_folder}"
         )
 
@@ -59,9 +61,17 @@ def resolve_custom_code(run_folder: Path, names: Iterable[str]) -> list[Path]:
     return paths
 
 
+def check_experiment_trusted(experiment_folder: Path) -> None:
+    """Raise ModelError if resuming the experiment of a folder would execute code that is not trusted."""
+    experiment = open_runs(experiment_folder).experiment
+    check_trusted(experiment_folder, [*list_entry_files(experiment), *find_code_files(experiment).values()])
+
+
 def trust_run(folder: Path) -> list[Path]:
-    """Trust all code files of a run, or of all runs of an experiment. Return the files."""
+    """Trust all code files of a run, or of an experiment and all its runs. Return the files."""
     files = sorted(path for path in folder.rglob(f"{CUSTOM_CODE_FOLDER}/**/*.py") if path.is_file())
+    if (folder / "experiment.json").is_file():
+        files += find_code_files(open_runs(folder).experiment).values()
     if not files:
         raise RequestError(f"{folder}: brings no code of its own, so there is nothing to allow")
     trust_files(files)

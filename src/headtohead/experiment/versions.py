@@ -10,11 +10,12 @@ import torch
 
 
 def collect_versions() -> dict[str, str]:
-    """Return the versions of the package, its numerical libraries, Python and the operating system."""
+    """Return the versions of package, numerical libraries, Python and system, and the vector instructions in use."""
     return {
         "headtohead": metadata.version("headtohead"),
         "torch": str(torch.__version__),
         "numpy": np.__version__,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
+        "cpu": torch.backends.cpu.get_cpu_capability(),
     }

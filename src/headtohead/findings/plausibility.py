@@ -12,6 +12,7 @@ import numpy as np
 
 from headtohead.config.experiment import BASELINE, Experiment
 from headtohead.config.model import CustomModelConfig
+from headtohead.experiment.machines import describe_mixed_machines
 from headtohead.experiment.run_folder import FinishedRuns, Run
 from headtohead.experiment.schemas import CorpusFile, PairingRecord, ResultWarning
 from headtohead.findings.evaluation_sets import resolve_split
@@ -40,13 +41,26 @@ def collect_warnings(
 ) -> list[ResultWarning]:
     """Return the warnings, those about the baseline first."""
     splits = resolve_split(corpus, experiment.primary.split)
-    warnings = [_compare_with_counts(experiment, finished[BASELINE], corpus, splits)]
+    warnings = [_find_mixed_machines(finished), _compare_with_counts(experiment, finished[BASELINE], corpus, splits)]
     warnings += [_compare_with_train(name, by_seed, splits) for name, by_seed in finished.items()]
     warnings += [_find_equal_starts(name, by_seed) for name, by_seed in finished.items()]
     warnings += [_find_no_change(name, finished, pairs[name], splits) for name in experiment.variants]
     warnings += [_find_other_budget(name, finished, pairs[name]) for name in experiment.variants]
     warnings += [_find_large_gain(verdict, experiment.primary.metric) for verdict in verdicts]
     return [warning for warning in warnings if warning is not None]
+
+
+def _find_mixed_machines(finished: FinishedRuns) -> ResultWarning | None:
+    """Warn if the runs were trained with different versions, devices or processors."""
+    differences = describe_mixed_machines(run for by_seed in finished.values() for run in by_seed.values())
+    if not differences:
+        return None
+    return ResultWarning(
+        kind="mixed machines",
+        variant=BASELINE,
+        message=f"The runs were not trained in one environment: {differences}.",
+        advice="Results of other versions and processors differ by rounding. Train all runs in one environment.",
+    )
 
 
 def _find_no_change(

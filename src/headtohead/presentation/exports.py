@@ -30,6 +30,8 @@ from headtohead.presentation.table import Table
 MAX_UNWRAPPED_LENGTH = 24
 MAX_NORMAL_SIZE_COLUMNS = 6
 MARKDOWN_SPECIAL_CHARACTERS = re.compile(r"([\\`*_{}\[\]<>#|~])")
+FORMULA_START = re.compile(r"[\s\x00-\x1f\u200b\ufeff]*[=+\-@\t\r\uff1d\uff0b\uff0d\uff20]|[\t\r]")
+"""text that spreadsheets evaluate; they skip white space and accept full-width characters"""
 LATEX_ESCAPES = {
     "\\": r"\textbackslash{}",
     "&": r"\&",
@@ -167,7 +169,7 @@ def _format_csv_value(value: Any) -> Any:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
+    if isinstance(value, str) and FORMULA_START.match(value):
         return "'" + value  # otherwise a spreadsheet would evaluate it as a formula
     return value if isinstance(value, str | int | float) else json.dumps(value)
 

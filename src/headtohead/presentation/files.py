@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
+from headtohead import safe_open
 from headtohead.atomic_io import translate_disk_full_error, write_bytes, write_text
 from headtohead.errors import RequestError, format_suggestion
 from headtohead.presentation.chart import Chart
@@ -64,7 +65,7 @@ def write_formats(
 def write_tables(tables: Iterable[Table], table_format: str, folder: Path) -> list[Path]:
     """Write each table as NAME.csv or NAME.tex and return the paths."""
     render, suffix = (render_csv, ".csv") if table_format == "csv" else (render_latex_table, ".tex")
-    folder.mkdir(parents=True, exist_ok=True)
+    safe_open.create_folder(folder)
     written = []
     for table in tables:
         path = folder / f"{sanitize_file_name(table.name)}{suffix}"
@@ -75,7 +76,7 @@ def write_tables(tables: Iterable[Table], table_format: str, folder: Path) -> li
 
 def write_charts(charts: Iterable[Chart], image_format: str, folder: Path) -> list[Path]:
     """Write each chart as NAME.svg, .pdf or .png and return the paths."""
-    folder.mkdir(parents=True, exist_ok=True)
+    safe_open.create_folder(folder)
     written = []
     for chart in charts:
         path = folder / f"{sanitize_file_name(chart.name)}.{image_format}"

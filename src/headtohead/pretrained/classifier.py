@@ -16,10 +16,12 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from safetensors import SafetensorError
+from safetensors.torch import load
 from torch import Tensor, nn
 
+from headtohead import safe_open
 from headtohead.config.model import PretrainedModelConfig
-from headtohead.errors import ModelError
+from headtohead.errors import ModelError, RunFolderError
 from headtohead.nn.protocol import ModelOutput
 from headtohead.nn.torch_rng import fork_seeded_rng
 from headtohead.pretrained import lora
@@ -223,11 +225,10 @@ def load_classifier(model_config: PretrainedModelConfig, folder: Path, num_class
         config, locate_weights(folder), num_classes, seed=0, keep_head=model_config.pool == "own"
     )
     if built.head is not None:
-        from safetensors.torch import load_file
-
         try:
-            built.head.load_state_dict(load_file(folder / HEAD_FILE))
-        except (SafetensorError, OSError, RuntimeError, ValueError) as error:
+            content = safe_open.read_file(folder / HEAD_FILE, safe_open.MAX_WEIGHTS_BYTES)
+            built.head.load_state_dict(load(content))
+        except (RunFolderError, SafetensorError, RuntimeError, ValueError) as error:
             raise ModelError(f"{folder / HEAD_FILE} is not a head of this model ({error})") from error
     return built
 

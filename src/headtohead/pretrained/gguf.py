@@ -14,6 +14,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from headtohead import safe_open
 from headtohead.errors import ModelError
 
 MAGIC = b"GGUF"
@@ -46,7 +47,7 @@ class _CorruptFileError(Exception):
 
 def read_header(path: Path) -> GGUFHeader:
     """Return architecture and tensor sizes. Raises ModelError if the file is not GGUF or is corrupted."""
-    with path.open("rb") as file:
+    with safe_open.open_file(path, safe_open.MAX_WEIGHTS_BYTES, follow_link=True) as file:
         if file.read(4) != MAGIC:
             raise ModelError(f"{path} is not a GGUF file (it does not start with {MAGIC.decode()})")
         try:

@@ -21,6 +21,8 @@ from typing import Any
 
 import psutil
 
+from headtohead import safe_open
+from headtohead.atomic_io import compute_sha256
 from headtohead.errors import ModelError, format_suggestion
 from headtohead.pretrained.gguf import read_header
 
@@ -137,9 +139,9 @@ def _list_shards(folder: Path) -> list[Path]:
 def count_parameters(path: Path) -> int:
     """Return the number of parameters in a safetensors file, from its header."""
     size = path.stat().st_size
-    with path.open("rb") as file:
+    with safe_open.open_file(path, safe_open.MAX_WEIGHTS_BYTES, follow_link=True) as file:
         length = int.from_bytes(file.read(8), "little")
-        if length > size:
+        if length > min(size, safe_open.MAX_FILE_BYTES):
             raise ModelError(f"{path} is not a safetensors file, or is corrupted")
         try:
             tensors = _parse_tensor_extents(json.loads(file.read(length)))
@@ -168,7 +170,7 @@ def _parse_tensor_extents(header: Any) -> list[tuple[int, int]]:
 
 def _read_json_object(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(safe_open.read_file(path, follow_link=True))
     except ValueError as error:
         raise ModelError(f"{path} is not valid JSON ({error})") from None
     except RecursionError:
@@ -251,8 +253,7 @@ def compute_digest(weights: PretrainedWeights) -> str:
 
 @lru_cache(maxsize=16)
 def _compute_file_digest(path: str, _modified_ns: int) -> str:
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return compute_sha256(Path(path))
 
 
 # ---- memory

@@ -15,7 +15,7 @@ from headtohead.config.recipe_catalog import RecipeSummary
 from headtohead.experiment import findings_view
 from headtohead.experiment.schemas import ClassPrediction, Findings, TextScore
 from headtohead.presentation import number_format
-from headtohead.presentation.table import make_numeric_columns, make_table, make_text_columns
+from headtohead.presentation.table import Table, make_numeric_columns, make_table, make_text_columns
 from headtohead.presentation.terminal import VERDICT_TERMINAL_COLORS, get_stdout_console, print_indented, print_table
 from headtohead.progress import format_duration
 from headtohead.replication.terminal import print_claims
@@ -141,6 +141,15 @@ def print_verification_checks(checks: Sequence[Any]) -> None:
     ]
     _print_text_table(("file", "check", "result", "detail"), rows)
     _print_check_counts(checks)
+
+
+def build_verification_table(verifications: Sequence[Any]) -> Table:
+    """Return a table with one row per verified folder."""
+    rows = [
+        (row.folder, "failed" if row.num_failed else "passed", str(len(row.checks)), row.first_problem)
+        for row in verifications
+    ]
+    return make_table("verification", "", "", make_text_columns("folder", "result", "checks", "problem"), rows)
 
 
 def _print_check_counts(checks: Sequence[Any]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from headtohead.atomic_io import read_jsonl
+from headtohead.atomic_io import compute_sha256, read_jsonl
 from headtohead.config import model as config_model
 from headtohead.config.experiment import Trial
 from headtohead.experiment import model_io, schemas, trust
@@ -160,7 +160,7 @@ def compare_retrained(run: Run) -> str:
     with tempfile.TemporaryDirectory() as scratch:
         retrained_folder = Path(scratch) / "run"
         run_trial(run.trial, retrained_folder, device=run.start.device)
-        if (retrained_folder / "model.safetensors").read_bytes() == (run.folder / "model.safetensors").read_bytes():
+        if len({compute_sha256(path / "model.safetensors") for path in (run.folder, retrained_folder)}) == 1:
             return ""
         stored_metrics, retrained_metrics = (
             [[line["step"], line["split"], line["loss"]] for line in read_jsonl(folder / "metrics.jsonl")]

@@ -18,12 +18,14 @@ from typing import Any
 
 import numpy as np
 
+from headtohead import safe_open
 from headtohead.atomic_io import CHECKSUM_KEY, has_valid_checksum, read_json_object
 from headtohead.config.experiment import BASELINE
 from headtohead.config.search import SEARCH_FOLDER as SEARCH
 from headtohead.errors import HeadToHeadError
 from headtohead.experiment import run_folder, schemas
 from headtohead.experiment.journal import JOURNAL_FILE, Journal
+from headtohead.experiment.machines import describe_mixed_machines
 from headtohead.experiment.run_checks import find_issues
 from headtohead.experiment.run_folder import ExperimentRuns, Run
 from headtohead.findings import compute
@@ -83,6 +85,7 @@ def verify_experiment(
         checks += list(_check_run_files(location, run))
     on_progress("journal")
     checks += list(_check_runs_belong(runs))
+    checks.append(_name_environments([run for _, run in finished]))
     on_progress("figures")
     checks += list(_check_sealed_files(folder))
     checks += list(_check_findings(runs))
@@ -114,6 +117,36 @@ def verify_experiment(
     return checks
 
 
+@dataclass(frozen=True)
+class FolderVerification:
+    """The result of verifying one of many folders."""
+
+    folder: str
+    checks: list[VerificationCheck]
+
+    @property
+    def num_failed(self) -> int:
+        return sum(not check.passed for check in self.checks)
+
+    @property
+    def first_problem(self) -> str:
+        """Return the first failed check with its location, or an empty string."""
+        failed = next((check for check in self.checks if not check.passed), None)
+        return f"{failed.location}: {failed.observation}" if failed else ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"folder": self.folder, "passed": self.num_failed == 0, "checks": [c.to_dict() for c in self.checks]}
+
+
+def verify_folder(folder: Path, verify: Callable[[Path], list[VerificationCheck]]) -> FolderVerification:
+    """Verify a folder with the given function. A folder that cannot be read is a failed check."""
+    try:
+        checks = verify(folder)
+    except (HeadToHeadError, OSError, *schemas.INCONSISTENT_DATA_ERRORS) as error:
+        checks = [VerificationCheck(str(folder), "folder", False, f"{error}" or type(error).__name__)]
+    return FolderVerification(str(folder), checks)
+
+
 def _run_check(location: str, description: str, find_mismatch: Callable[[], str]) -> VerificationCheck:
     """Run a check. It fails if `find_mismatch` returns a description of a mismatch or raises an error."""
     try:
@@ -121,6 +154,15 @@ def _run_check(location: str, description: str, find_mismatch: Callable[[], str]
     except (HeadToHeadError, OSError, *schemas.INCONSISTENT_DATA_ERRORS) as error:
         mismatch = f"could not be done: {error}"
     return VerificationCheck(location, description, not mismatch, mismatch or "the same")
+
+
+def _name_environments(runs: Sequence[Run]) -> VerificationCheck:
+    """Name mixed versions, devices and processors. They are no sign of edited files, so the check passes."""
+    try:
+        observation, passed = describe_mixed_machines(runs) or "one environment", True
+    except HeadToHeadError as error:
+        observation, passed = f"could not be read: {error}", False
+    return VerificationCheck("start.json", "versions, devices and processors", passed, observation)
 
 
 def _check_run_files(location: str, run: Run) -> Iterator[VerificationCheck]:
@@ -195,8 +237,14 @@ def _find_missing_seeds(runs: ExperimentRuns, variant: str) -> str:
 def _check_sealed_files(folder: Path) -> Iterator[VerificationCheck]:
     """Check the files of the experiment that contain their own checksum."""
     for name in (*compute.CHECKSUMMED_FILES, "findings.json"):
-        if (folder / name).is_file() and not has_valid_checksum(read_json_object(folder / name)):
-            yield VerificationCheck(name, "checksum", False, "was changed since it was written")
+        if (folder / name).is_file():
+            check = _run_check(name, "checksum", partial(_check_own_checksum, folder / name))
+            if not check.passed:
+                yield check
+
+
+def _check_own_checksum(path: Path) -> str:
+    return "" if has_valid_checksum(read_json_object(path)) else "was changed since it was written"
 
 
 def _check_findings(runs: ExperimentRuns) -> Iterator[VerificationCheck]:
@@ -205,8 +253,8 @@ def _check_findings(runs: ExperimentRuns) -> Iterator[VerificationCheck]:
     if not (runs.folder / file_name).is_file():
         yield VerificationCheck(file_name, "is there", False, "the file is missing")
         return
-    stored = {key: value for key, value in read_json_object(runs.folder / file_name).items() if key != CHECKSUM_KEY}
     try:
+        stored = {key: value for key, value in read_json_object(runs.folder / file_name).items() if key != CHECKSUM_KEY}
         findings = compute.compute_findings(
             runs, interim_analyses=compute.list_interim_analyses(runs), check_files=False
         )
@@ -257,5 +305,5 @@ def _compare_report(folder: Path, name: str, report_format: str, render_report: 
     """Return how a report in the folder differs from a newly rendered one; empty if it is identical."""
     with tempfile.TemporaryDirectory() as scratch:
         (rendered_path,) = render_report(folder, [report_format], Path(scratch))
-        is_identical = rendered_path.read_bytes() == (folder / name).read_bytes()
+        is_identical = rendered_path.read_bytes() == safe_open.read_file(folder / name)
     return "" if is_identical else "was edited, or made by another version"

@@ -17,11 +17,11 @@ from pydantic import TypeAdapter
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from headtohead import safe_open
 from headtohead.atomic_io import (
     CHECKSUM_KEY,
     compute_sha256,
     has_valid_checksum,
-    read_bytes,
     read_json_object,
     translate_disk_full_error,
     write_bytes,
@@ -94,10 +94,10 @@ def save_weights(path: Path, model: nn.Module) -> str:
 
 def read_weights(path: Path) -> dict[str, Tensor]:
     """Read a safetensors file; raise RunFolderError if it is missing or corrupted."""
+    if not path.exists():
+        raise RunFolderError(f"{path} not found: the run may not have finished")
     try:
-        if not path.exists():
-            raise RunFolderError(f"{path} not found: the run may not have finished")
-        return st.load(read_bytes(path))
+        return st.load(safe_open.read_file(path, safe_open.MAX_WEIGHTS_BYTES))
     except (SafetensorError, ValueError, KeyError, TypeError, OverflowError, RuntimeError) as error:
         raise RunFolderError(f"{path} is corrupted ({error})") from None
 
@@ -202,7 +202,7 @@ def _format_process_count(count: int) -> str:
 def truncate_lines(path: Path, num_lines: int) -> None:
     """Keep the first `num_lines` lines of a JSONL file."""
     if path.is_file():
-        kept_lines = path.read_bytes().split(b"\n")[:num_lines]
+        kept_lines = safe_open.read_file(path).split(b"\n")[:num_lines]
         write_bytes(path, b"".join(line + b"\n" for line in kept_lines))
 
 

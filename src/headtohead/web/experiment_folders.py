@@ -11,7 +11,7 @@ from pathlib import Path
 from headtohead.errors import RequestError
 
 MAX_EXPERIMENTS = 2000
-MAX_FILE_BYTES = 64 << 20
+MAX_FILE_BYTES = 16 << 20
 """size in bytes above which files are not read"""
 
 

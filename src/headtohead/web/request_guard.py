@@ -14,11 +14,12 @@ import hashlib
 import hmac
 import ipaddress
 import json
+import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, quote
 
 from starlette.exceptions import HTTPException
 
@@ -39,6 +40,9 @@ MODEL_PATH_PREFIXES = ("/api/attention", "/api/playground/")
 """POST requests that change no state but take long"""
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 SESSION_COOKIE = "h2h"
+UNIQUE_HEADERS = ("host", "origin", "authorization", "sec-fetch-site", "content-length")
+HOST_PATTERN = re.compile(r"(?:\[(?P<address>[0-9a-fA-F:.]+)\]|(?P<name>[\w.-]+))(?::(?P<port>[0-9]{1,5}))?", re.ASCII)
+"""name, name:port, [address] or [address]:port"""
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 CONTENT_SECURITY_POLICY = (
@@ -79,9 +83,10 @@ class AllowedHosts:
         return cls(frozenset(name.lower() for name in (*LOOPBACK_HOSTS, address, *more) if name), listens_everywhere)
 
     def is_allowed(self, host: str) -> bool:
-        name = urlsplit(f"//{host}").hostname if _is_authority(host) else None
-        if name is None:
+        match = HOST_PATTERN.fullmatch(host)
+        if match is None or not int(match["port"] or 1):
             return False
+        name = (match["address"] or match["name"]).lower()
         return name in self.names or (self.allows_any_ip and _is_ip_address(name))
 
 
@@ -99,23 +104,14 @@ def _is_ip_address(name: str) -> bool:
     return True
 
 
-def _is_authority(host: str) -> bool:
-    """Return whether the text is name, name:port or [address]:port."""
-    if not host or any(character in host for character in "/@?#\\ \t,"):
-        return False
-    try:
-        split = urlsplit(f"//{host}")
-        return bool(split.hostname) and (split.port is None or split.port > 0)
-    except ValueError:
-        return False
-
-
 class RequestGuard:
     """Middleware that rejects requests or passes them to the application with limits applied."""
 
     def __init__(self, app: ASGIApp, *, allowed_hosts: AllowedHosts, token: str | None = None) -> None:
         self.app, self.allowed_hosts, self.token = app, allowed_hosts, token
         self.active_requests = dict.fromkeys(MAX_CONCURRENT_REQUESTS, 0)
+        self.event_streams: dict[str, list[asyncio.Future[None]]] = {}
+        """open event streams by client address, oldest first"""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -162,6 +158,8 @@ class RequestGuard:
 
     async def _forward_request(self, scope: Scope, receive: Receive, send: Send) -> None:
         kind = _classify_request(scope)
+        if kind == "watch" and self.active_requests[kind] >= MAX_CONCURRENT_REQUESTS[kind]:
+            await self._close_oldest_stream()
         if self.active_requests[kind] >= MAX_CONCURRENT_REQUESTS[kind]:
             await _send_rejection(scope, send, Rejection(503, "too many requests at once", {"retry-after": "2"}))
             return
@@ -172,10 +170,34 @@ class RequestGuard:
                 message = {**message, "headers": _add_security_headers(message.get("headers", []))}
             await send(message)
 
+        response = self.app(scope, _limit_body(receive), send_with_headers)
         try:
-            await self.app(scope, _limit_body(receive), send_with_headers)
+            await (self._run_event_stream(scope, response) if kind == "watch" else response)
         finally:
             self.active_requests[kind] -= 1
+
+    async def _run_event_stream(self, scope: Scope, response: Awaitable[None]) -> None:
+        """Run an event stream in a task that `_close_oldest_stream` can cancel."""
+        client = (scope.get("client") or ("",))[0]
+        task = asyncio.ensure_future(response)
+        streams = self.event_streams.setdefault(client, [])
+        streams.append(task)
+        try:
+            await asyncio.wait({task})
+            if not task.cancelled():
+                task.result()
+        finally:
+            task.cancel()
+            streams.remove(task)
+            if not streams:
+                del self.event_streams[client]
+
+    async def _close_oldest_stream(self) -> None:
+        """Close the oldest event stream of the client that has most. A browser opens its stream again."""
+        task = max(self.event_streams.values(), key=len)[0]
+        task.cancel()
+        await asyncio.wait({task})
+        await asyncio.sleep(0)  # `_run_event_stream` counts down
 
 
 def _limit_body(receive: Receive) -> Receive:
@@ -212,7 +234,7 @@ def _read_headers(scope: Scope) -> dict[str, str]:
     headers: dict[str, str] = {}
     for name, value in scope["headers"]:
         key = name.decode("latin-1").lower()
-        headers[key] = "" if key in headers and key in ("host", "origin", "authorization") else value.decode("latin-1")
+        headers[key] = "" if key in headers and key in UNIQUE_HEADERS else value.decode("latin-1")
     return headers
 
 

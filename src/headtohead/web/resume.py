@@ -10,6 +10,7 @@ from headtohead.errors import HeadToHeadError, TrialError
 
 
 def main(experiment_folder: Path, num_seeds: int | None) -> None:
+    from headtohead.experiment import trust
     from headtohead.experiment.run_folder import open_runs
     from headtohead.nn.parts import registry
     from headtohead.report import write
@@ -17,6 +18,7 @@ def main(experiment_folder: Path, num_seeds: int | None) -> None:
 
     runs = open_runs(experiment_folder)
     experiment, command = runs.experiment, list(runs.metadata.command)
+    trust.check_experiment_trusted(experiment_folder)
     for file in experiment.plugins:
         registry.load_plugin(file)
     if num_seeds is not None:

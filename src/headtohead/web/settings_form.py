@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from headtohead.config import loading, overlays
 from headtohead.config import loading as config_loading
 from headtohead.config.recipe_catalog import list_recipe_summaries
 from headtohead.config.tasks import TASK_SPECS
-from headtohead.config.toml import format_value
+from headtohead.config.toml import format_value, parse_toml_value
 from headtohead.errors import ConfigError, RequestError, ValidationIssue
 
 FieldKind = Literal["number", "text", "word", "choice", "toml"]
@@ -250,7 +249,7 @@ def validate_training_request(request: TrainingRequest, experiment_files_folder:
         elif any(key == name or key.startswith(f"{name}.") for name in FORBIDDEN_SETTINGS):
             issues.append(ValidationIssue(key, "names code to run, which only experiment files may do"))
         else:
-            _collect_path_errors(key, _parse_toml_value(text), experiment_files_folder, issues)
+            _collect_path_errors(key, parse_toml_value(text, key), experiment_files_folder, issues)
             settings.append(f"{key}={text}")
     data = request.data
     if data is not None and data != "sotu" and not data.startswith("hub:"):
@@ -261,13 +260,6 @@ def validate_training_request(request: TrainingRequest, experiment_files_folder:
     overrides = [*settings, *([f"data.source={json.dumps(data)}"] if data else [])]
     config_loading.parse_experiment(recipe, overrides, full=request.full, quick=request.quick)
     return replace(request, settings=tuple(settings), data=data)
-
-
-def _parse_toml_value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError):
-        return text
 
 
 def _collect_path_errors(

@@ -1,7 +1,8 @@
 """Training processes that the server starts. They outlive it, and the next server finds them again.
 
 Beside the experiment's folder are two hidden files: `.NAME.training.json` with process id and start time (so that a
-reused id is not mistaken for the process) and `.NAME.training.log` with its output. Every training locks its folder.
+reused id is not mistaken for the process) and a signature (so that a record in a folder of somebody else is not
+believed) and `.NAME.training.log` with its output. Every training locks its folder.
 The server stops only processes that a server started.
 """
 
@@ -9,8 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
+import hmac
+import json
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -18,12 +23,15 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import psutil
 
-from headtohead.atomic_io import read_json, write_json
-from headtohead.errors import HeadToHeadError, RequestError
+from headtohead import safe_open
+from headtohead.atomic_io import get_cache_folder, read_json, write_json
+from headtohead.errors import HeadToHeadError, RequestError, RunFolderError
+from headtohead.experiment import trust
 
 MAX_CONCURRENT_TRAININGS = 2
 INTERRUPT_GRACE_SECONDS = 10.0
@@ -80,6 +88,8 @@ def find_training_process(root: Path, name: str) -> TrainingProcess | None:
     try:
         record = read_json(_get_record_path(root, name))
         training = TrainingProcess(name, int(record["pid"]), float(record["began"]))
+        if not hmac.compare_digest(str(record["signature"]), _sign_record(root, training)):
+            return None
     except (HeadToHeadError, OSError, KeyError, TypeError, ValueError):
         return None
     return training if training.is_alive() else None
@@ -89,14 +99,14 @@ def is_locked(folder: Path) -> bool:
     """Return whether a process trains in this folder, without blocking one that is about to lock it."""
     lock = folder.parent / f".{folder.name}.lock"
     try:
-        inode = lock.stat().st_ino
+        inode = lock.lstat().st_ino
         if inode not in _read_locked_inodes():
             return False
-        with lock.open("rb") as file:
+        with safe_open.open_file(lock) as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
-    except OSError:
+    except (OSError, RunFolderError):
         return False
     return False
 
@@ -131,6 +141,7 @@ def start(root: Path, name: str, arguments: Sequence[str]) -> TrainingProcess:
 def resume(root: Path, name: str, num_seeds: int | None = None) -> TrainingProcess:
     """Resume an experiment; with `num_seeds`, train until every variant has this many."""
     validate_name(name)
+    trust.check_experiment_trusted(root / name)
     with _start_lock:
         if find_training_process(root, name) or is_locked(root / name):
             raise ConflictError("this experiment is being trained")
@@ -161,12 +172,9 @@ def read_log_tail(root: Path, name: str) -> str:
     """Return the end of the training's output."""
     if not NAME_PATTERN.fullmatch(name):
         return ""
-    path = _get_log_path(root, name)
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
-            return file.read().decode(errors="replace").strip()
-    except OSError:
+        return safe_open.read_tail(_get_log_path(root, name), LOG_TAIL_BYTES).decode(errors="replace").strip()
+    except (OSError, RunFolderError):
         return ""
 
 
@@ -178,12 +186,13 @@ def _check_concurrency_limit(root: Path) -> None:
 
 def _launch_process(root: Path, name: str, command: list[str]) -> TrainingProcess:
     """Start the process in a new session, so that it survives the server."""
-    with _get_log_path(root, name).open("wb") as log:
+    with safe_open.create_file(_get_log_path(root, name)) as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd=Path.cwd()
         )
     training = TrainingProcess(name, process.pid, psutil.Process(process.pid).create_time())
-    write_json(_get_record_path(root, name), {"pid": training.pid, "began": training.began, "command": command})
+    record = {"pid": training.pid, "began": training.began, "command": command}
+    write_json(_get_record_path(root, name), {**record, "signature": _sign_record(root, training)})
     # Reap the process when it exits.
     threading.Thread(target=process.wait, daemon=True).start()
     return training
@@ -193,6 +202,29 @@ def _get_h2h_command() -> list[str]:
     """Return the h2h script beside this Python, or the module if there is none."""
     script = Path(sys.executable).with_name("h2h")
     return [str(script)] if script.is_file() else [sys.executable, "-m", "headtohead.cli"]
+
+
+def _sign_record(root: Path, training: TrainingProcess) -> str:
+    """Return a signature that only servers of this user can make: a runs folder may contain forged records."""
+    record = json.dumps([str(root.resolve()), training.name, training.pid, training.began])
+    return hmac.new(_read_signing_key(), record.encode(), hashlib.sha256).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _read_signing_key() -> bytes:
+    """Return the key of this user, created on first use. Without a writable cache it lasts as long as the server."""
+    path = get_cache_folder("serve") / "signing-key"
+    key = secrets.token_bytes(32)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with (
+            contextlib.suppress(FileExistsError),
+            os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file,
+        ):
+            file.write(key)
+        return safe_open.read_file(path) or key
+    except (OSError, RunFolderError):
+        return key
 
 
 def _get_record_path(root: Path, name: str) -> Path:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headtohead import safe_open
 from headtohead.atomic_io import (
     CHECKSUM_KEY,
     compute_sha256,
@@ -138,7 +139,7 @@ def restore_original_paths(folder: Path, original_paths: dict[str, str]) -> None
     """Replace the paths of this machine in a run's JSON files by those of the user's machine, and update checksums."""
     new_checksums = {}
     for path in sorted(folder.glob("*.json")):
-        text = restored = path.read_text(encoding="utf-8")
+        text = restored = safe_open.read_file(path).decode()
         for local_path, original_path in original_paths.items():
             restored = restored.replace(local_path, original_path)
         if restored != text:

@@ -104,6 +104,7 @@ class ResultWarning(Record):
         "same first step",
         "other budget",
         "large gain",
+        "mixed machines",
     ]
     """what was noticed"""
     variant: str

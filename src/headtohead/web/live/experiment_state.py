@@ -13,18 +13,24 @@ from typing import Any, Literal, TypeVar, cast
 
 from pydantic import ValidationError
 
+from headtohead import safe_open
 from headtohead.audit.result import CheckResult
 from headtohead.config.base import FOLDER_NAME_PATTERN
 from headtohead.config.experiment import Experiment
 from headtohead.config.search import SEARCH_FOLDER
 from headtohead.distillation.tables import build_headline_verdicts
-from headtohead.errors import HeadToHeadError
+from headtohead.errors import HeadToHeadError, RunFolderError
 from headtohead.experiment import schemas
 from headtohead.experiment.run_folder import ExperimentRuns
 from headtohead.web import training_process
 from headtohead.web.experiment_folders import find_readable_file, is_inside
 
 MAX_TRIALS = 500
+MAX_METRICS_BYTES = 8 << 20
+MAX_METRICS_LINES = 20_000
+"""limits of each metrics.jsonl; later lines are not shown"""
+MAX_SHOWN_ROWS = 500
+"""verdicts and warnings on a page; the report shows all"""
 MAX_CURVE_POINTS = 60
 """longer curves are downsampled evenly"""
 
@@ -103,13 +109,17 @@ class MetricsTail:
             self.offset, self.lines = 0, []
         if size != self.size:
             self.size = size
-            with contextlib.suppress(OSError), self.path.open("rb") as file:
+            with (
+                contextlib.suppress(OSError, RunFolderError),
+                safe_open.open_file(self.path, MAX_METRICS_BYTES) as file,
+            ):
                 file.seek(self.offset)
-                complete_lines, newline, _ = file.read().rpartition(b"\n")
+                complete_lines, newline, _ = file.read(MAX_METRICS_BYTES).rpartition(b"\n")
                 self.offset += len(complete_lines) + len(newline)
                 for line in complete_lines.split(b"\n"):
                     with contextlib.suppress(ValidationError):
                         self.lines.append(schemas.MetricsLine.model_validate_json(line))
+                del self.lines[MAX_METRICS_LINES:]
         return self.lines
 
 
@@ -132,9 +142,9 @@ class ExperimentReader:
             status: ExperimentStatus = "starting" if is_training else "failed"
             return ExperimentState(self.name, "", status, "", [], {}, process is not None, log)
         num_seeds = experiment.seeds if isinstance(experiment.seeds, int) else 0
-        existing_seeds = (seed + 1 for name in experiment.names for seed in self.runs.seeds(name)[-1:])
+        existing_seeds = (seed + 1 for name in experiment.names[:MAX_TRIALS] for seed in self.runs.seeds(name)[-1:])
         num_shown = min(MAX_TRIALS, max(num_seeds, *existing_seeds, 0))
-        expected = [(name, seed) for seed in range(num_shown) for name in experiment.names][:MAX_TRIALS]
+        expected = [(name, seed) for seed in range(num_shown) for name in experiment.names[:MAX_TRIALS]][:MAX_TRIALS]
         trials = [self._read_trial_status(name, seed, is_training) for name, seed in expected]
         curves: JsonDict = {}
         for trial in trials if with_metrics else ():
@@ -170,9 +180,9 @@ class ExperimentReader:
         if not findings.verdicts or not self.has_current_findings(state):
             return {}
         return {
-            "contest": [asdict(card) for card in build_headline_verdicts(findings)],
-            "warnings": [warning.to_json() for warning in findings.warnings],
-            "verdicts": [verdict.to_dict() for verdict in findings.verdicts],
+            "contest": [asdict(card) for card in build_headline_verdicts(findings)[:MAX_SHOWN_ROWS]],
+            "warnings": [warning.to_json() for warning in findings.warnings[:MAX_SHOWN_ROWS]],
+            "verdicts": [verdict.to_dict() for verdict in findings.verdicts[:MAX_SHOWN_ROWS]],
             "chart": None,
             "final": state.state not in ("running", "starting"),
         }
@@ -184,7 +194,7 @@ class ExperimentReader:
         audits = {"the data": corpus.audits} if corpus else {}
         for name, data_audits in corpus.variant_audits.items() if corpus else ():
             audits[f"the data of {name}"] = data_audits
-        for name in experiment.names if experiment else ():
+        for name in experiment.names[:MAX_SHOWN_ROWS] if experiment else ():
             if file := self._read_record(self.runs.run(name, 0).folder / "audits.json", schemas.AuditsFile):
                 audits[name] = file.audits
         return audits

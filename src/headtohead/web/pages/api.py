@@ -12,6 +12,7 @@ from starlette.concurrency import run_in_threadpool
 
 from headtohead.web import settings_form as forms
 from headtohead.web import training_process
+from headtohead.web.live.experiment_state import MAX_SHOWN_ROWS
 from headtohead.web.pages import experiments, start
 from headtohead.web.settings_form import TrainingRequest
 from headtohead.web.site import AppContextDep
@@ -92,8 +93,8 @@ def get_experiment(name: ExperimentName, context: AppContextDep) -> dict[str, An
             **asdict(live),
             "summary": live.summary,
             "settings": experiments.list_changed_settings(reader.experiment()),
-            "warnings": [warning.to_json() for warning in findings.warnings],
-            "verdicts": [verdict.to_dict() for verdict in findings.verdicts],
+            "warnings": [warning.to_json() for warning in findings.warnings[:MAX_SHOWN_ROWS]],
+            "verdicts": [verdict.to_dict() for verdict in findings.verdicts[:MAX_SHOWN_ROWS]],
             "audits": {name: [audit.to_dict() for audit in audits] for name, audits in reader.audits().items()},
         }
     )

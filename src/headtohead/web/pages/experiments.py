@@ -6,6 +6,7 @@ import base64
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import parse_qsl
@@ -13,6 +14,7 @@ from urllib.parse import parse_qsl
 from fastapi import APIRouter, Depends, Header, HTTPException, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
+from headtohead import safe_open
 from headtohead.config.experiment import BASELINE, Experiment
 from headtohead.distillation.tables import build_headline_verdicts
 from headtohead.errors import RequestError
@@ -24,12 +26,15 @@ from headtohead.report.context import ReportContext
 from headtohead.report.documents import render_pdf_document
 from headtohead.web import training_process
 from headtohead.web.experiment_folders import NameNotFoundError, find_readable_file
-from headtohead.web.live.experiment_state import ExperimentReader, ExperimentState
+from headtohead.web.live.experiment_state import MAX_SHOWN_ROWS, ExperimentReader, ExperimentState
+from headtohead.web.request_guard import CONTENT_SECURITY_POLICY
 from headtohead.web.site import AppContext, AppContextDep, build_url_path, render_page
 
 router = APIRouter(include_in_schema=False)
 MAX_ADDITIONAL_SEEDS = 100
 MAX_FORM_FIELDS = 200
+MAX_LISTED_VERDICTS = 50
+"""verdicts of an experiment in the list of experiments"""
 
 
 def validate_experiment_name(context: AppContext, name: str) -> str:
@@ -63,7 +68,10 @@ def list_experiment_summaries(context: AppContext) -> list[dict[str, Any]]:
                 "finished": live.finished,
                 "trials": len(live.trials),
                 "quick": live.quick,
-                "verdicts": [{"variant": verdict.variant, "outcome": verdict.outcome} for verdict in verdicts],
+                "verdicts": [
+                    {"variant": verdict.variant, "outcome": verdict.outcome}
+                    for verdict in verdicts[:MAX_LISTED_VERDICTS]
+                ],
             }
         )
     return sorted(rows, key=lambda row: (row["state"] not in ("running", "starting"), row["name"]))
@@ -71,7 +79,7 @@ def list_experiment_summaries(context: AppContext) -> list[dict[str, Any]]:
 
 def list_changed_settings(experiment: Experiment | None) -> list[dict[str, str]]:
     """Return what each variant changes, with the baseline's value."""
-    return [
+    rows = (
         {
             "variant": name,
             "setting": f"{table}.{key}",
@@ -81,7 +89,8 @@ def list_changed_settings(experiment: Experiment | None) -> list[dict[str, str]]
         for name, changes in (experiment.variants if experiment else {}).items()
         for table, settings in changes.items()
         for key, value in settings.items()
-    ]
+    )
+    return list(islice(rows, MAX_SHOWN_ROWS))
 
 
 @router.get("/")
@@ -124,20 +133,31 @@ async def _stream_events(context: AppContext, name: str, last_event_id: str) -> 
 
 
 @router.get("/experiments/{name}/report")
-def serve_report(name: str, context: AppContextDep) -> Response:
+def show_report(request: Request, name: str, context: AppContextDep) -> Response:
+    """Show the report in a sandboxed frame, so that a redirect in somebody's file does not leave this page."""
+    if find_readable_file(context.folders.find(name), "report.html") is None:
+        raise HTTPException(404, "this experiment has no report yet")
+    response = render_page(request, "report.html", name=name)
+    response.headers["content-security-policy"] = f"{CONTENT_SECURITY_POLICY}; frame-src 'self'"
+    return response
+
+
+@router.get("/experiments/{name}/report/content")
+def serve_report(name: str, context: AppContextDep, sec_fetch_dest: Annotated[str, Header()] = "iframe") -> Response:
     """Serve the report. The file is untrusted: it is sandboxed, and only scripts written by this package may run."""
     path = find_readable_file(context.folders.find(name), "report.html")
     if path is None:
         raise HTTPException(404, "this experiment has no report yet")
+    if sec_fetch_dest != "iframe":  # outside the frame, a redirect in the file would be followed
+        return RedirectResponse(build_url_path("experiments", name, "report"), status_code=303)
     scripts = (TEMPLATES_FOLDER / name for name in ("report.js", "attention.js"))
     script_hashes = " ".join(f"'sha256-{_compute_sha256_base64(script)}'" for script in scripts)
     policy = (
         f"sandbox allow-scripts; default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
-        f"script-src {script_hashes}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        f"script-src {script_hashes}; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
     )
-    return Response(
-        path.read_bytes(), media_type="text/html; charset=utf-8", headers={"content-security-policy": policy}
-    )
+    headers = {"content-security-policy": policy, "x-frame-options": "SAMEORIGIN"}
+    return Response(safe_open.read_file(path), media_type="text/html; charset=utf-8", headers=headers)
 
 
 @router.get("/experiments/{name}/report.pdf")

@@ -1,0 +1,175 @@
+"""Open files of run folders, which somebody else may have written.
+
+Links are not followed, only regular files are opened, and sizes are limited before a parser sees the bytes. Everything
+that reads a run folder goes through this module; an audit hook in the tests and a lint rule enforce it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from io import BufferedRandom, BufferedReader, BufferedWriter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headtohead.errors import RunFolderError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MAX_FILE_BYTES = 64 << 20
+"""limit of JSON files, JSON lines, logs and reports"""
+MAX_ARRAY_BYTES = 256 << 20
+"""limit of scores and attention maps"""
+MAX_WEIGHTS_BYTES = 64 << 30
+"""limit of weights, and of every file whose hash is computed"""
+MAX_JSON_VALUES = 2_000_000
+"""limit of the values in a file, because a parsed value takes up to 30 times the space of its text"""
+MAX_ENTRIES = 1_000_000
+MAX_FOLDER_DEPTH = 8
+MAX_SPARSE_RATIO = 100
+"""size of a file divided by its space on disk; compressing file systems reach about 10 with weights"""
+UNREAD_FOLDERS = ("logs",)
+"""folders of trackers in an experiment's folder; nothing reads them, and wandb creates links there"""
+
+
+def open_file(path: Path, max_bytes: int = MAX_FILE_BYTES, *, follow_link: bool = False) -> BufferedReader:
+    """Open a regular file of at most `max_bytes` for reading; raise RunFolderError for anything else.
+
+    With `follow_link`, the last component may be a link: for files that the user names.
+    """
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow_link else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        raise RunFolderError(f"{path}: {_describe_open_error(error)}") from None
+    status = os.fstat(descriptor)
+    problem = _find_problem(status, max_bytes)
+    if problem:
+        os.close(descriptor)
+        raise RunFolderError(f"{path}: {problem}")
+    return os.fdopen(descriptor, "rb")
+
+
+def _describe_open_error(error: OSError) -> str:
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return "no such file; is this a run folder?"
+    if error.errno == errno.ELOOP:
+        return "is a link, which is not followed"
+    if error.errno == errno.ENXIO:
+        return "is no plain file"
+    return f"cannot be read ({error.strerror})"
+
+
+def _find_problem(status: os.stat_result, max_bytes: int) -> str:
+    """Return why a file is not read, or an empty string."""
+    if not stat.S_ISREG(status.st_mode):
+        return "is no plain file"
+    if status.st_size > max_bytes:
+        return f"has {status.st_size:,} bytes, and at most {max_bytes:,} are read"
+    if status.st_size > MAX_FILE_BYTES and status.st_size > MAX_SPARSE_RATIO * 512 * max(status.st_blocks, 1):
+        return f"is a sparse file: of its {status.st_size:,} bytes, {512 * status.st_blocks:,} are stored"
+    return ""
+
+
+def read_file(path: Path, max_bytes: int = MAX_FILE_BYTES, *, follow_link: bool = False) -> bytes:
+    """Return the content of a regular file; see `open_file`."""
+    with open_file(path, max_bytes, follow_link=follow_link) as file:
+        return file.read(os.fstat(file.fileno()).st_size)
+
+
+def read_tail(path: Path, num_bytes: int) -> bytes:
+    """Return the last bytes of a regular file of any size."""
+    with open_file(path, MAX_WEIGHTS_BYTES) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - num_bytes))
+        return file.read(num_bytes)
+
+
+def check_value_count(raw: bytes, source: object) -> None:
+    """Raise RunFolderError if JSON text may hold too many values. Strings that contain commas count too."""
+    if raw.count(b",") + raw.count(b"[") + raw.count(b"{") > MAX_JSON_VALUES:
+        raise RunFolderError(f"{source}: has more than {MAX_JSON_VALUES:,} values, and no more are read")
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
+    """Return the arrays of a safetensors file by name; raise RunFolderError if it is invalid."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        return load(read_file(path, MAX_ARRAY_BYTES))
+    except (SafetensorError, ValueError, TypeError, KeyError, OverflowError) as error:  # dtypes unknown to numpy
+        raise RunFolderError(f"{path} is corrupted: {error}") from None
+
+
+def check_folder(folder: Path) -> None:
+    """Raise RunFolderError if a folder contains links, pipes, devices, deep nesting or too many entries.
+
+    The path of the folder itself may be a link, because the user names it.
+    """
+    for number, (entry, depth) in enumerate(_iterate_entries(folder, 1), start=1):
+        if entry.is_symlink():
+            raise RunFolderError(f"{entry.path}: is a link, which is not followed; replace it by the file itself")
+        if not (entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False)):
+            raise RunFolderError(f"{entry.path}: is no plain file")
+        if depth > MAX_FOLDER_DEPTH:
+            raise RunFolderError(f"{entry.path}: is more than {MAX_FOLDER_DEPTH} folders deep in {folder}")
+        if number > MAX_ENTRIES:
+            raise RunFolderError(f"{folder}: has more than {MAX_ENTRIES:,} files and folders")
+
+
+def _iterate_entries(folder: Path, depth: int) -> Iterator[tuple[os.DirEntry[str], int]]:
+    """Yield the entries of a folder and of its subfolders, with their depth."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if depth == 1 and entry.name in UNREAD_FOLDERS:
+                continue
+            yield entry, depth
+            if entry.is_dir(follow_symlinks=False):
+                yield from _iterate_entries(Path(entry.path), depth + 1)
+
+
+def create_file(path: Path) -> BufferedWriter:
+    """Create a file for writing in the place of whatever has this name. A link is replaced, not followed."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except FileExistsError:
+        path.unlink()
+        descriptor = os.open(path, flags, 0o666)
+    return os.fdopen(descriptor, "wb")
+
+
+def open_lock_file(path: Path) -> BufferedRandom:
+    """Open or create a file for locking without changing its content; raise RunFolderError for a link."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise RunFolderError(f"{path}: {_describe_open_error(error)}; remove it") from None
+        raise
+    return os.fdopen(descriptor, "r+b")
+
+
+def append_to_file(path: Path) -> BufferedWriter:
+    """Open a regular file for appending, or create it; raise RunFolderError for a link."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):
+            raise RunFolderError(f"{path}: is a link to somewhere else or a pipe, and is not written to") from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise RunFolderError(f"{path}: is no plain file, and is not written to")
+    return os.fdopen(descriptor, "ab")
+
+
+def create_folder(folder: Path) -> None:
+    """Create a folder if it does not exist; raise RunFolderError if its last component is a link."""
+    if folder.is_symlink():
+        raise RunFolderError(f"{folder}: is a link to somewhere else, and is not written to; remove it")
+    folder.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,35 @@
+"""`h2h verify FOLDER...`: one row for each folder, and no folder keeps the others from being verified."""
+
+import csv
+import io
+import json
+import shutil
+
+from tools.fuzz_targets.sample_experiment import sample_runs
+from typer.testing import CliRunner
+
+from headtohead.cli import app
+
+
+def test_many_folders_are_verified_one_row_each(scratch, tmp_path):
+    good = shutil.copytree(sample_runs(scratch), tmp_path / "good")
+    damaged = shutil.copytree(good, tmp_path / "damaged")
+    (damaged / "findings.json").write_text("{" + '"a": [' * 5000)
+    linked = shutil.copytree(good, tmp_path / "linked")
+    (linked / "corpus.json").unlink()
+    (linked / "corpus.json").symlink_to(good / "corpus.json")
+    empty = tmp_path / "=empty"
+    empty.mkdir()
+    folders = [str(folder) for folder in (damaged, good, linked, empty, tmp_path / "missing")]
+    as_csv = CliRunner().invoke(app, ["verify", "--csv", *folders])
+    assert as_csv.exit_code == 1, as_csv.output
+    rows = list(csv.DictReader(io.StringIO(as_csv.stdout)))
+    assert [row["folder"] for row in rows] == folders
+    assert [row["result"] for row in rows] == ["failed", "passed", "failed", "failed", "failed"]
+    assert "findings.json" in rows[0]["problem"]
+    assert "is a link" in rows[2]["problem"]
+    as_json = json.loads(CliRunner().invoke(app, ["verify", "--json", *folders]).stdout)
+    assert [row["passed"] for row in as_json] == [row["result"] == "passed" for row in rows]
+    only_good = CliRunner().invoke(app, ["verify", str(good), str(good)])
+    assert only_good.exit_code == 0, only_good.output
+    assert only_good.stdout.count("passed") == 2
