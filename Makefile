@@ -24,8 +24,8 @@ export TOKENIZERS_PARALLELISM = false
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
-demo: $(VENV)/.core ## install the core and run the default recipe with two seeds
-	$(BIN)/h2h run speeches-decoder --seeds 2 --out runs/demo --resume
+demo: $(VENV)/.core ## install the core and run the default recipe with three seeds
+	$(BIN)/h2h run speeches-decoder --seeds 3 --out runs/demo --resume
 
 test: lint types pytest ## install everything, then run lint, type checks and tests
 

@@ -129,7 +129,7 @@ def take(runs: Path) -> None:
         replaced = {key: getattr(current, key) for key in ("claims", "published", "comparisons")}
         experiment = opened.experiment.model_copy(update=replaced)
         opened.__dict__["metadata"] = opened.metadata.model_copy(update={"experiment": experiment})
-        findings = compute.compute_findings(opened, interim_analyses=compute.list_interim_analyses(opened))
+        findings = compute.compute_findings(opened)
         kept = KEPT_SECTIONS | ({"search"} if findings.search else set())
         if findings.teacher:
             kept |= {"teacher", "summarization", "pairing", "primary_scores"}

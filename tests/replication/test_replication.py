@@ -28,7 +28,7 @@ def verdict(word: str):
         ("helped", "helped", "holds"),
         ("helped", "hurt", "does not hold"),
         ("helped", "no practical difference", "does not hold"),
-        ("helped", "not comparable", "does not hold"),
+        ("helped", "not comparable", "cannot be tested"),
         ("helped", "cannot tell", "cannot tell"),
         ("no practical difference", "no practical difference", "holds"),
         ("no practical difference", "helped", "does not hold"),

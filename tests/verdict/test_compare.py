@@ -16,7 +16,6 @@ from headtohead.verdict.compare import compare_scores
 from headtohead.verdict.record import Verdict
 from headtohead.verdict.rule import METRICS, MetricName, decide_outcomes, get_metric
 from headtohead.verdict.scores import Scores
-from headtohead.verdict.statistics import compute_interval, estimate_variance_components
 
 SEEDS = tuple(range(8))
 
@@ -90,11 +89,12 @@ def test_no_practical_difference_is_the_two_one_sided_tests(differences: list[fl
         stats.ttest_1samp(d, -matters, alternative="greater").pvalue,
         stats.ttest_1samp(d, matters, alternative="less").pvalue,
     )
-    low, high = stats.ttest_1samp(d, 0).confidence_interval(0.95)
+    alpha = 0.05 * (1 - 2 / len(d))
+    low, high = stats.ttest_1samp(d, 0).confidence_interval(1 - alpha)
     if (low > 0 or high < 0) and not (-matters <= low and high <= matters):
         assert verdict.outcome == ("helped" if high < 0 else "hurt")
     else:
-        assert verdict.outcome == ("no practical difference" if tost <= 0.05 else "cannot tell")
+        assert verdict.outcome == ("no practical difference" if tost <= alpha else "cannot tell")
 
 
 @settings(deadline=None, max_examples=20)
@@ -174,8 +174,8 @@ def test_intervals_are_simultaneous_over_the_variants_that_are_judged() -> None:
         equivalence_margin=0.01,
         withheld={"c": ["reads the future"]},
     )
-    assert alone.adjusted_confidence == pytest.approx(0.95)
-    assert three[0].adjusted_confidence == pytest.approx(0.975)
+    assert alone.adjusted_confidence == pytest.approx(0.9625)  # 8 seeds: 3/4 of the error rate
+    assert three[0].adjusted_confidence == pytest.approx(0.98125)
     assert three[0].interval[1] > alone.interval[1]
     assert three[2].outcome == "not comparable"
 
@@ -197,14 +197,13 @@ def test_a_failed_audit_takes_the_verdict_away() -> None:
     assert (gone.outcome, gone.seeds) == ("not comparable", 0)
 
 
-@pytest.mark.parametrize(
-    ("seeds", "reason", "more"), [((0,), "only one seed is shared", 1), ((9,), "no seed is shared", 2)]
-)
-def test_fewer_than_two_common_seeds_cannot_tell(seeds: tuple[int, ...], reason: str, more: int) -> None:
+@pytest.mark.parametrize("seeds", [(0,), (9,)])
+def test_fewer_than_three_seeds_have_no_interval(seeds: tuple[int, ...]) -> None:
     verdict = one(per_seed(1.0, 2.0), Scores(seeds, np.array([[1.5]]), np.ones(1)), "loss", 0.1)
-    assert verdict.outcome == "cannot tell"
-    assert reason in verdict.summary
-    assert verdict.additional_seeds == more
+    assert verdict.outcome == "too few seeds"
+    assert verdict.summary.startswith("x: loss 1.5; baseline 1")
+    assert math.isnan(verdict.interval[0])
+    assert verdict.additional_seeds == 2
 
 
 def test_seeds_that_only_one_has_are_left_out_and_named() -> None:
@@ -226,22 +225,8 @@ def test_the_larger_noise_is_named_and_what_would_help() -> None:
     by_seeds = one(base, scores(0.1 + rng.normal(0, 0.2, (4, 1)) + rng.normal(0, 0.01, (4, 100))), "loss", 0.01)
     assert by_seeds.dominant_noise_source == "seeds"
     assert by_seeds.additional_documents is None
-    assert f"About {by_seeds.additional_seeds} more seeds would settle it." in by_seeds.summary
+    assert f"About {by_seeds.additional_seeds} more seeds would settle it with a probability" in by_seeds.summary
     assert by_seeds.reason == f"run {by_seeds.additional_seeds} more seeds"
-
-
-def test_the_seeds_asked_for_do_settle_it() -> None:
-    rng = np.random.default_rng(3)
-    found = one(per_seed(*np.zeros(4)), per_seed(*(0.5 + rng.normal(0, 0.5, 4))), "loss", 0.01)
-    assert found.outcome == "cannot tell"
-    assert found.additional_seeds is not None
-    total = 4 + found.additional_seeds
-    sigma = found.interval[1] - found.effect
-    sigma *= math.sqrt(4) / stats.t.ppf(0.975, 3)
-    again = estimate_variance_components(rng.normal(found.effect, sigma, (4000, total, 1)), np.ones((4000, 1)))
-    halves = [compute_interval(again, level).half_width for level in (0.95, 0.90)]
-    words = decide_outcomes(again.difference, *halves, (-0.01, 0.01), lower_is_better=True)
-    assert np.mean([word != "cannot tell" for word in words]) == pytest.approx(0.8, abs=0.03)
 
 
 def test_where_neither_alone_settles_it_both_are_asked_for() -> None:
@@ -258,18 +243,6 @@ def test_equal_predictions_on_few_rows_do_not_prove_equality() -> None:
     few, many = scores(answers[:, :100]), scores(answers)
     assert one(few, few, "accuracy", 0.01).outcome == "cannot tell"
     assert one(many, many, "accuracy", 0.01).outcome == "no practical difference"
-
-
-def test_looks_widen_the_interval_and_lost_seeds_keep_their_look() -> None:
-    base, variant = world(0.01)
-    plain = one(base, variant, "perplexity", 0.01)
-    at_8 = one(base, variant, "perplexity", 0.01, interim_analyses=(3, 5, 8, 12))
-    lost = one(base, variant.select_seeds(SEEDS[:7]), "perplexity", 0.01, interim_analyses=(3, 5, 8, 12))
-    told = one(
-        base, variant.select_seeds(SEEDS[:5]), "perplexity", 0.01, interim_analyses=(3, 5, 8, 12), current_analysis=8
-    )
-    assert plain.adjusted_confidence < at_8.adjusted_confidence
-    assert at_8.adjusted_confidence == lost.adjusted_confidence == told.adjusted_confidence
 
 
 def test_a_row_is_plain_json() -> None:
@@ -298,10 +271,6 @@ def test_a_row_is_plain_json() -> None:
             "confidence must be at least 0.5 .*got 95",
         ),
         ({"metric": "accuracy", "equivalence_margin": 0.01}, "accuracy must be between 0 and 1, got 82; divide"),
-        (
-            {"metric": "loss", "equivalence_margin": 0.1, "interim_analyses": (3, 5), "current_analysis": 4},
-            "no analysis at 4 seeds is planned; planned: 3, 5",
-        ),
     ],
 )
 def test_wrong_questions_are_refused(asked: dict[str, object], words: str) -> None:
@@ -322,19 +291,24 @@ def test_words_of_each_verdict() -> None:
 
     ending = "Only one score per seed is known, so this holds for this test set, not for new text like it."
     assert said(0.97, 0.969, 0.971, 0.97) == (
-        f"x helped: perplexity 3.00 % lower (95 % interval 2.87 to 3.13 % lower; 4 seeds). {ending}"
+        "x helped: perplexity 3.00 % lower (97.5 % interval 2.83 to 3.17 % lower; 4 seeds). "
+        f"4 of 4 runs finished: up to 53 % of runs may fail. {ending}"
     )
-    assert said(1.03, 1.031, 1.029, 1.03).startswith("x hurt: perplexity 3.00 % higher (95 % interval 2.87 to 3.13 %")
+    assert said(1.03, 1.031, 1.029, 1.03).startswith("x hurt: perplexity 3.00 % higher (97.5 % interval 2.83 to 3.17 %")
     assert said(1.001, 0.999, 1.0, 1.0).startswith(
         "x makes no practical difference: perplexity 0.00 % lower "
-        "(90 % interval runs from 0.10 % lower to 0.10 % higher, inside ±1 %; 4 seeds)."
+        "(95 % interval runs from 0.13 % lower to 0.13 % higher, inside ±1 %; 4 seeds)."
     )
-    assert said(1.05, 0.97, 1.0, 1.02).startswith("x: cannot tell. Perplexity 1.0 % higher, but the 95 % interval runs")
-    assert said(1.0, 1.0, 1.0, 1.0).startswith("x makes no practical difference: perplexity the same")
+    assert said(1.05, 0.97, 1.0, 1.02).startswith(
+        "x: cannot tell. Perplexity 1.0 % higher, but the 97.5 % interval runs"
+    )
+    assert said(1.0, 1.0, 1.0, 1.0).startswith(
+        "x makes no practical difference: its scores are identical to those of the baseline (4 seeds)."
+    )
     assert "to more than 1,000 % higher" in said(2.0, 90.0, 0.5, 1.0)
-    assert "more than 1,000 % higher (95 % interval also beyond that; " in said(80.0, 90.0, 85.0, 88.0)
+    assert "more than 1,000 % higher (97.5 % interval also beyond that; " in said(80.0, 90.0, 85.0, 88.0)
 
 
 def test_words_for_points_of_accuracy() -> None:
     verdict = one(per_seed(0.80, 0.81, 0.79), per_seed(0.84, 0.86, 0.84), "accuracy", 0.01)
-    assert verdict.summary.startswith("x helped: accuracy 4.7 points higher (95 % interval 3.2 to 6.1 points higher")
+    assert verdict.summary.startswith("x helped: accuracy 4.7 points higher (98.3 % interval 2.1 to 7.2 points higher")

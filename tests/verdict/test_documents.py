@@ -84,7 +84,7 @@ def test_few_documents_that_agree_are_named_first() -> None:
     baseline, variant = make_corpora(-0.100, -0.101, -0.099, blocks=4)
     (verdict,) = compare_scores(baseline, {"x": variant}, metric="loss", equivalence_margin=0.01)
     assert verdict.outcome == "helped"
-    assert verdict.summary.startswith("x helped: on these 3 documents, loss 0.09974 lower (95 % interval")
+    assert verdict.summary.startswith("x helped: on these 3 documents, loss 0.09974 lower (97 % interval")
     assert "For new text the interval is 0.0" in verdict.summary
 
 

@@ -56,15 +56,15 @@ def test_every_fault_is_told_at_once() -> None:
 
 def test_pairs_hold_the_common_seeds_only() -> None:
     paired = pair_scores("x", Scores((1, 2), TABLE, np.ones(3)), Scores((3, 2), TABLE + 10, np.ones(3)))
-    assert paired.seeds == (2,)
-    assert paired.unpaired_seeds == (1, 3)
-    assert paired.differences.tolist() == [[10, 10, 10]]
+    assert paired.common_seeds == [2]
+    assert paired.unused_seeds == [1, 3]
+    assert np.subtract(*paired.totals).tolist() == [[-10, -10, -10]]
 
 
 def test_a_score_per_seed_pairs_with_a_score_per_example() -> None:
     whole = Scores((1, 2), np.array([[5.0], [6.0]]), np.ones(1))
     fine = Scores((1, 2), np.array([[2.0, 6.0], [4.0, 8.0]]), np.array([1.0, 1.0]))
-    assert pair_scores("x", whole, fine).differences.tolist() == [[-1], [0]]
+    assert np.subtract(*pair_scores("x", whole, fine).totals).tolist() == [[1], [0]]
 
 
 @pytest.mark.parametrize(

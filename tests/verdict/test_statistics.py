@@ -13,12 +13,11 @@ from scipy import stats
 from headtohead.verdict.statistics import (
     VarianceComponents,
     compute_critical_value,
-    compute_detection_power,
-    compute_equivalence_power,
     compute_interval,
     compute_min_detectable_effect,
     compute_rare_difference_variance,
     compute_seed_interval,
+    estimate_unpaired_components,
     estimate_variance_components,
 )
 
@@ -38,8 +37,18 @@ def measured(differences: np.ndarray, weights: np.ndarray) -> VarianceComponents
 
 def truth(of_seeds: float, of_examples: float, seeds: int, examples: int = 1000) -> VarianceComponents:
     shared, nothing, freedom = np.array([of_examples]), np.zeros(1), np.array([examples - 1.0])
+    seed_freedom = np.array([seeds - 1.0])
     return VarianceComponents(
-        nothing, np.array([of_seeds]), shared, nothing, freedom, freedom + 1, nothing, seeds, examples
+        nothing,
+        np.array([of_seeds]),
+        shared,
+        nothing,
+        freedom,
+        freedom + 1,
+        nothing,
+        seed_freedom,
+        seeds,
+        examples,
     )
 
 
@@ -149,32 +158,38 @@ def test_nothing_differs_at_all() -> None:
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 5, 12])
-@pytest.mark.parametrize("effect", [0.0, 1.0, 3.0, 6.0])
-def test_power_by_seeds_alone_is_the_noncentral_t(seeds: int, effect: float) -> None:
+def test_the_power_at_the_detectable_effect_is_that_of_the_noncentral_t(seeds: int) -> None:
+    effect = compute_min_detectable_effect(truth(1.0, 0.0, seeds, 1), 0.95)
     reach = compute_critical_value(0.95, np.array([seeds - 1.0]))[0]
-    exact = stats.nct.sf(reach, seeds - 1, effect) + stats.nct.cdf(-reach, seeds - 1, effect)
-    assert compute_detection_power(truth(1.0, 0.0, seeds, 1), effect, 0.95) == pytest.approx(exact, abs=2e-3)
+    power = stats.nct.sf(reach, seeds - 1, effect) + stats.nct.cdf(-reach, seeds - 1, effect)
+    assert power == pytest.approx(0.8, abs=2e-3)
 
 
-def test_power_by_examples_alone_is_the_normal_one() -> None:
-    expected = stats.norm.sf(1.96 - 2.5)
-    assert compute_detection_power(truth(0.0, 1.0, 3, 100_000), 2.5, 0.95) == pytest.approx(expected, abs=2e-3)
+def test_the_effect_detectable_by_examples_alone_is_the_normal_one() -> None:
+    effect = compute_min_detectable_effect(truth(0.0, 1.0, 3, 100_000), 0.95)
+    assert effect == pytest.approx(1.96 + stats.norm.ppf(0.8), abs=0.01)
 
 
-@pytest.mark.parametrize(("of_seeds", "of_examples", "seeds"), [(1.0, 0.0, 3), (1.0, 1.0, 5), (0.1, 1.0, 12)])
-def test_detectable_effects_are_detected_four_times_in_five(of_seeds: float, of_examples: float, seeds: int) -> None:
-    parts = truth(of_seeds, of_examples, seeds)
-    assert compute_detection_power(parts, compute_min_detectable_effect(parts, 0.95), 0.95) == pytest.approx(
-        0.8, abs=1e-4
-    )
+def test_unpaired_seeds_give_the_interval_of_welch() -> None:
+    rng = np.random.default_rng(0)
+    first, second = rng.normal(0, 1, 4), rng.normal(0, 3, 7)
+    parts = estimate_unpaired_components(first[None, :, None], second[None, :, None], np.ones((1, 1)))
+    low, high = stats.ttest_ind(second, first, equal_var=False).confidence_interval(0.95)
+    assert compute_interval(parts, 0.95).half_width[0] == pytest.approx((high - low) / 2)
+    assert parts.difference[0] == pytest.approx(second.mean() - first.mean())
 
 
-def test_agreement_needs_a_band_wider_than_the_interval() -> None:
-    parts = truth(1.0, 0.0, 12, 1)
-    assert compute_equivalence_power(parts, 0.0, 0.9, (-1.0, 1.0)) < 0.05
-    assert compute_equivalence_power(parts, 0.0, 0.9, (-10.0, 10.0)) > 0.99
-    # At the very edge of a wide band the level is that of one one-sided test.
-    assert compute_equivalence_power(parts, 50.0, 0.9, (-50.0, 50.0)) == pytest.approx(0.05, abs=2e-3)
+def test_unpaired_seeds_and_documents_are_covered() -> None:
+    rng = np.random.default_rng(1)
+    experiments, documents = 4000, 10
+    sides = [
+        rng.standard_normal((experiments, seeds, 1)) + rng.standard_normal((experiments, seeds, documents))
+        for seeds in (4, 6)
+    ]
+    effects = 2 * rng.standard_normal((experiments, 1, documents))
+    parts = estimate_unpaired_components(sides[0], sides[1] + effects, np.ones((experiments, documents)))
+    coverage = (np.abs(parts.difference) <= compute_interval(parts, 0.95).half_width).mean()
+    assert 0.94 <= coverage <= 0.98
 
 
 def test_resizing_to_the_same_size_changes_nothing() -> None:

@@ -54,7 +54,7 @@ def _run(data: bytes, scratch: Path) -> None:
     before = (folder / "findings.json").read_bytes()
     with replace_checked_file(folder, name, content), replace_file(folder / "findings.json", before):
         opened = run_folder.open_runs(folder)
-        compute.write_findings(opened, interim_analyses=compute.list_interim_analyses(opened))
+        compute.write_findings(opened)
         write(folder, ["md"], scratch / "report")
 
 

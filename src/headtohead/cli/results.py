@@ -30,7 +30,8 @@ def report(
     from headtohead.report import write
 
     experiment_runs = run_folder.open_runs(runs)
-    compute.write_findings(experiment_runs, interim_analyses=compute.list_interim_analyses(experiment_runs))
+    with run_folder.lock_folder(runs):
+        compute.write_findings(experiment_runs)
     written = write(runs, formats or ["html"], out, is_full=full, text_file=text)
     print_json([str(path) for path in written]) if as_json else echo("\n".join(map(str, written)))
 
@@ -45,6 +46,10 @@ def judge(
     equivalence_margin: Annotated[
         float | None, typer.Option(help="Smallest difference that is of practical interest.")
     ] = None,
+    earlier: Annotated[
+        list[int] | None,
+        typer.Option("--earlier", metavar="SEEDS", help="Number of seeds of an earlier analysis; repeatable."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Also save a forest plot: .html, .svg, .pdf or .png.")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -52,7 +57,13 @@ def judge(
     from headtohead.report import terminal
     from headtohead.verdict import score_csv
 
-    verdicts = score_csv.judge_csv(scores, baseline_name=baseline, metric=metric, equivalence_margin=equivalence_margin)
+    verdicts = score_csv.judge_csv(
+        scores,
+        baseline_name=baseline,
+        metric=metric,
+        equivalence_margin=equivalence_margin,
+        earlier_analyses=earlier or (),
+    )
     print_json([verdict.to_dict() for verdict in verdicts]) if as_json else terminal.print_verdicts(verdicts)
     if out:
         from headtohead.report.export import save_forest_plot

@@ -67,8 +67,16 @@ class Claim(BaseConfig):
     """variant to compare with: the baseline, or that of one of the comparisons"""
     context: Annotated[int, Field(ge=1)] | None = None
     """input length (one of probe.contexts) to compare with the training length"""
+    confirmatory: bool = False
+    """whether a claim about a split, a step or a context shares the error rate with the verdicts on all variants;
+    otherwise its answer is exploratory"""
     explanation: str = ""
     """explanation of the outcome"""
+
+    @property
+    def needs_own_comparison(self) -> bool:
+        """Whether the claim is not answered by the verdict on the variant or by one of the comparisons."""
+        return self.split is not None or self.step is not None or self.context is not None
 
 
 class Comparison(BaseConfig):
@@ -85,6 +93,9 @@ class Comparison(BaseConfig):
     """variant that the others are compared with"""
     variants: tuple[str, ...] = Field(min_length=1)
     """variants to compare"""
+    confirmatory: bool = False
+    """whether a comparison with another variant than the baseline shares the error rate with the verdicts on all
+    variants; otherwise it is exploratory"""
 
 
 class OriginalSetup(BaseConfig):

@@ -43,7 +43,7 @@ from headtohead.experiment.seed_average import compute_average_interval
 from headtohead.verdict.bootstrap import bootstrap_mean, bootstrap_paired_difference
 from headtohead.verdict.compare import compare_scores, remove_judgements
 from headtohead.verdict.record import Verdict
-from headtohead.verdict.rule import VerdictOutcome
+from headtohead.verdict.rule import VerdictOutcome, answer_claim
 from headtohead.verdict.scores import Scores
 
 REFERENCE_FOLDER = "contestants"
@@ -225,10 +225,9 @@ def evaluate_claim(
         if pair.metric == claim.metric and {pair.system, pair.reference} == {claim.model, claim.reference}:
             is_reversed = pair.system != claim.model
             outcome = OPPOSITE_VERDICTS.get(pair.outcome, pair.outcome) if is_reversed else pair.outcome
-            is_open = outcome == "cannot tell"
             return DistillationClaimResult(
                 **dict(claim),
-                answer="holds" if outcome == claim.expected_verdict else "cannot tell" if is_open else "does not hold",
+                answer=answer_claim(outcome, claim.expected_verdict),
                 outcome=outcome,
                 effect=-pair.effect if is_reversed else pair.effect,
             )

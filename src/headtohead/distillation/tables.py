@@ -32,6 +32,7 @@ VERDICT_PHRASES = {
     "hurt": "scores lower than",
     "no practical difference": "is as good as",
     "cannot tell": "compared with",
+    "too few seeds": "compared with",
     "not comparable": "cannot be compared with",
     "quick look": "compared with",
 }

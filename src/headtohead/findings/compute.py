@@ -20,44 +20,40 @@ from headtohead.experiment.schemas import (
     report_inconsistent_data,
     write_record,
 )
-from headtohead.findings import pairing, plausibility, probes, scores, verdicts, withheld
+from headtohead.findings import analyses, pairing, plausibility, probes, scores, verdicts, withheld
 from headtohead.findings.evaluation_sets import resolve_split
 from headtohead.replication.claims import compare_with_published, evaluate_claims, is_original_corpus
 from headtohead.search import selection_bias
 from headtohead.search.points import list_finished_runs
-from headtohead.verdict.interim import plan_interim_analyses
+from headtohead.verdict.compare import ErrorBudget
+from headtohead.verdict.record import Verdict
 
 CHECKSUMMED_FILES = ("experiment.json", "corpus.json", "teacher.json")
 """files of an experiment that contain their own checksum"""
 
 
-def compute_findings(
-    runs: ExperimentRuns, *, interim_analyses: Sequence[int] = (), check_files: bool = True
-) -> Findings:
+def compute_findings(runs: ExperimentRuns, *, check_files: bool = True, is_live: bool = False) -> Findings:
     """Return the findings of all finished runs.
 
-    With `interim_analyses` (planned numbers of seeds), verdicts stay valid under repeated analyses. Raise
-    RunFolderError if a file was changed, unless `check_files` is false.
+    Error rates account for all analyses in the journal. If `is_live`, differences that have not been analysed with as
+    many seeds are not judged, since this would be another analysis. Raise RunFolderError if a file was changed, unless
+    `check_files` is false.
     """
     if check_files:
         _check_integrity(runs)
     with report_inconsistent_data(runs.folder), np.errstate(all="ignore"):
-        findings = _compute_findings(runs, interim_analyses)
+        findings = _compute_findings(runs, is_live=is_live)
         json.dumps(findings.to_json(), allow_nan=False)
         return findings
 
 
-def write_findings(runs: ExperimentRuns, *, interim_analyses: Sequence[int] = ()) -> Findings:
-    """Compute the findings and write findings.json."""
-    findings = compute_findings(runs, interim_analyses=interim_analyses)
+def write_findings(runs: ExperimentRuns) -> Findings:
+    """Compute the findings, record the analysis in the journal and write findings.json. The folder must be locked."""
+    findings = compute_findings(runs)
+    if not runs.experiment.quick:
+        analyses.record_analysis(runs, findings.verdicts, analyses.read_error_budget(runs))
     write_record(runs.folder / "findings.json", findings, with_checksum=True)
     return findings
-
-
-def list_interim_analyses(runs: ExperimentRuns) -> tuple[int, ...]:
-    """Return the planned numbers of seeds; empty unless the experiment adds seeds until verdicts are settled."""
-    experiment = runs.experiment
-    return plan_interim_analyses(experiment.max_seeds) if isinstance(experiment.seeds, str) else ()
 
 
 def _check_integrity(runs: ExperimentRuns) -> None:
@@ -94,14 +90,16 @@ def _select_own_runs(runs: ExperimentRuns, issues: Sequence[RunIssue]) -> Finish
     return finished
 
 
-def _compute_findings(runs: ExperimentRuns, interim_analyses: Sequence[int]) -> Findings:
+def _compute_findings(runs: ExperimentRuns, *, is_live: bool) -> Findings:
     experiment, corpus = runs.experiment, runs.corpus
     run_issues = find_issues(runs)
     finished = _select_own_runs(runs, run_issues)
     audits = {name: probes.read_audits(by_seed, experiment.spec.required_audits) for name, by_seed in finished.items()}
     pairs = {name: pairing.check_pairing(experiment, name, finished) for name in experiment.variants}
     withheld_reasons = withheld.collect_withheld_reasons(audits, pairs, corpus, run_issues)
-    judge = verdicts.Judge(experiment, finished, corpus, withheld_reasons, interim_analyses)
+    lost = analyses.find_lost_runs(runs, finished)
+    budget = analyses.read_error_budget(runs)
+    judge = verdicts.Judge(experiment, finished, corpus, withheld_reasons, lost, budget, is_live)
     judged = judge.judge_all()
     same_text = judge.select_same_text(judged.primary_set)
     is_original = is_original_corpus(experiment, corpus.digest)
@@ -113,7 +111,7 @@ def _compute_findings(runs: ExperimentRuns, interim_analyses: Sequence[int]) -> 
         metric=experiment.primary.metric,
         split=experiment.primary.split,
         rows=judged.primary_set.rows,
-        interim_analyses=list(interim_analyses),
+        interim_analyses=_list_analyses(budget, judged.primary),
         warnings=plausibility.collect_warnings(experiment, finished, corpus, pairs, judged.primary),
         verdicts=judged.primary,
         other_verdicts=judged.secondary,
@@ -132,7 +130,7 @@ def _compute_findings(runs: ExperimentRuns, interim_analyses: Sequence[int]) -> 
         audits=audits,
         data_audits=corpus.audits,
         variant_data_audits=corpus.variant_audits,
-        failures=probes.collect_failures(runs, finished),
+        failures=probes.collect_failures(runs, finished, lost),
         samples={name: probes.collect_samples(by_seed) for name, by_seed in finished.items()},
         sentences={name: probes.collect_sentence_results(by_seed) for name, by_seed in finished.items()},
         published=[
@@ -147,6 +145,7 @@ def _compute_findings(runs: ExperimentRuns, interim_analyses: Sequence[int]) -> 
             withheld_reasons,
             resolve_split(corpus, "test"),
             judged.pairwise,
+            budget,
         ),
         length_generalization={
             name: probes.summarize_length_generalization(by_seed) for name, by_seed in finished.items()
@@ -164,3 +163,9 @@ def _compute_findings(runs: ExperimentRuns, interim_analyses: Sequence[int]) -> 
         },
         corpus=CorpusDescription.model_validate(corpus.model_dump(include=set(CorpusDescription.model_fields))),
     )
+
+
+def _list_analyses(budget: ErrorBudget, verdicts: Sequence[Verdict]) -> list[int]:
+    """Return the numbers of seeds of all analyses, this one included."""
+    seeds = {analysis.seeds for previous in budget.previous_analyses.values() for analysis in previous}
+    return sorted(seeds | {analyses.count_analysed_seeds(row) for row in verdicts if analyses.is_analysed(row)})

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from headtohead.config.experiment import BASELINE, Experiment
 from headtohead.config.loading import diff_from_baseline
 from headtohead.experiment.run_folder import FinishedRuns, Run
-from headtohead.experiment.schemas import ComparisonFindings, CorpusFile
+from headtohead.experiment.schemas import ComparisonFindings, CorpusFile, FailureRecord
+from headtohead.findings.analyses import count_analysed_seeds, has_analysis, is_analysed
 from headtohead.findings.comparability import add_settings, compare_runs
 from headtohead.findings.evaluation_sets import (
     EvaluationSet,
@@ -19,7 +20,7 @@ from headtohead.findings.evaluation_sets import (
     select_evaluation_sets,
     stack_scores,
 )
-from headtohead.verdict.compare import compare_scores, remove_judgements
+from headtohead.verdict.compare import ErrorBudget, compare_scores, remove_judgements
 from headtohead.verdict.record import Verdict
 from headtohead.verdict.scores import Scores
 
@@ -51,20 +52,31 @@ class Judge:
     finished: FinishedRuns
     corpus: CorpusFile
     withheld_reasons: Mapping[str, Sequence[str]]
-    interim_analyses: Sequence[int]
+    lost: Sequence[FailureRecord]
+    budget: ErrorBudget
+    is_live: bool = False
+    """whether differences that have not been analysed with as many seeds are left without a judgement"""
 
     def judge_all(self) -> JudgedVariants:
         """Judge the variants on every evaluation set, and the comparisons on the primary one."""
         primary_set, *secondary_sets = select_evaluation_sets(self.experiment, self.corpus)
+        primary = self.judge(primary_set, self.finished)
         comparisons = []
         for comparison in self.experiment.comparisons:
-            runs = {name: self.finished[name] for name in (comparison.baseline, *comparison.variants)}
-            verdicts = self.judge(primary_set, runs, comparison.baseline)
+            if comparison.baseline == BASELINE:  # the same comparison has the same interval wherever it is shown
+                verdicts = [verdict for verdict in primary if verdict.variant in comparison.variants]
+            else:
+                runs = {name: self.finished[name] for name in (comparison.baseline, *comparison.variants)}
+                verdicts = self.judge(primary_set, runs, comparison.baseline)
+                verdicts = [replace(row, is_exploratory=not comparison.confirmatory) for row in verdicts]
             comparisons.append(ComparisonFindings(**dict(comparison), verdicts=tuple(verdicts)))
         secondary = {
-            str(evaluation_set): self.judge(evaluation_set, self.finished) for evaluation_set in secondary_sets
+            str(evaluation_set): [
+                replace(verdict, is_exploratory=True) for verdict in self.judge(evaluation_set, self.finished)
+            ]
+            for evaluation_set in secondary_sets
         }
-        return JudgedVariants(primary_set, self.judge(primary_set, self.finished), secondary, comparisons)
+        return JudgedVariants(primary_set, primary, secondary, comparisons)
 
     def judge(self, evaluation_set: EvaluationSet, finished: FinishedRuns, reference: str = BASELINE) -> list[Verdict]:
         """Return a verdict for each variant, compared with `reference`.
@@ -82,7 +94,10 @@ class Judge:
         }
         units: dict[str, ScoreUnit] = {}
         for name, by_seed in finished.items():
-            if name == reference or not by_seed:  # a variant without a finished run is listed among the failures
+            if name == reference:
+                continue
+            if not by_seed:  # a variant without any run is listed among the failures
+                units |= {name: ScoreUnit()} if self._list_lost_seeds(name) else {}
                 continue
             unit = self.compare_texts(name, evaluation_set, finished[reference])
             if isinstance(unit, ScoreUnit):
@@ -95,7 +110,11 @@ class Judge:
                 withheld[name].append(unit)
 
         def stack(name: str, unit: ScoreUnit) -> Scores:
-            return stack_scores(finished[name], self.corpus, evaluation_set, metric, unit)
+            runs = finished[name] or finished[reference]  # without a run, the examples are those of the reference
+            scores = stack_scores(runs, self.corpus, evaluation_set, metric, unit)
+            lost = self._list_lost_seeds(name)
+            kept = scores.select_seeds([seed for seed in finished[name] if seed not in lost])
+            return replace(kept, lost=lost)
 
         references = {unit: stack(reference, unit) for unit in units.values()}
         scores = {name: stack(name, unit) for name, unit in units.items()}
@@ -110,9 +129,9 @@ class Judge:
             metric=metric,
             equivalence_margin=self.experiment.equivalence_margin,
             withheld=withheld,
-            interim_analyses=self.interim_analyses,
+            budget=self.budget,
         )
-        verdicts = remove_judgements(verdicts) if self.experiment.quick else verdicts
+        verdicts = [verdict for row in verdicts for verdict in self._remove_judgement(row)]
         verdicts.sort(key=lambda verdict: [*finished].index(verdict.variant))
         return [
             replace(verdict, summary=re.sub("(?i)(perplexity)", r"\1 per byte", verdict.summary))
@@ -120,6 +139,18 @@ class Judge:
             else verdict
             for verdict in verdicts
         ]
+
+    def _remove_judgement(self, verdict: Verdict) -> list[Verdict]:
+        """Return the verdict, without a judgement in a quick look or before its analysis."""
+        if self.experiment.quick:
+            return remove_judgements([verdict])
+        num_seeds = count_analysed_seeds(verdict)
+        if self.is_live and is_analysed(verdict) and not has_analysis(self.budget, verdict.variant, num_seeds):
+            return remove_judgements([verdict], "so far")
+        return [verdict]
+
+    def _list_lost_seeds(self, variant: str) -> tuple[int, ...]:
+        return tuple(sorted(record.seed for record in self.lost if record.variant == variant))
 
     def compare_texts(
         self, variant: str, evaluation_set: EvaluationSet, reference: Mapping[int, Run]

@@ -34,6 +34,7 @@ VERDICT_STYLES = {
     "hurt": ("#b4451f", "triangle-down", "▼"),
     "no practical difference": ("#4a6380", "square", "■"),
     "cannot tell": ("#8a6a00", "circle", "?"),
+    "too few seeds": ("#4d5866", "diamond", "◇"),
     "not comparable": ("#7a4988", "cross", "✕"),
     "quick look": ("#4d5866", "diamond", "◇"),
 }

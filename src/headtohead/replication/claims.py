@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -10,10 +12,11 @@ from headtohead.config import experiment
 from headtohead.config.base import convert_to_steps
 from headtohead.config.experiment import BASELINE
 from headtohead.experiment.run_folder import FinishedRuns, Run
-from headtohead.experiment.schemas import ClaimAnswer, ClaimResult, LengthResult, MetricsLine, PublishedComparison
+from headtohead.experiment.schemas import ClaimResult, LengthResult, MetricsLine, PublishedComparison
 from headtohead.experiment.seed_average import average_over_seeds, compute_average_interval
-from headtohead.verdict.compare import compare_scores
+from headtohead.verdict.compare import ErrorBudget, compare_scores
 from headtohead.verdict.record import Verdict
+from headtohead.verdict.rule import answer_claim
 from headtohead.verdict.scores import Scores
 
 
@@ -56,13 +59,14 @@ def evaluate_claims(
     other_verdicts: Mapping[str, Sequence[Verdict]],
     withheld_reasons: Mapping[str, Sequence[str]],
     held_out_splits: Sequence[str],
-    pairwise_verdicts: Mapping[tuple[str, str], Verdict] | None = None,
+    pairwise_verdicts: Mapping[tuple[str, str], Verdict] = MappingProxyType({}),
+    budget: ErrorBudget = ErrorBudget(),  # noqa: B008  # immutable
 ) -> list[ClaimResult]:
     """Return each claim with the verdict that answers it.
 
-    A claim about the end of training is answered by the comparison of its two variants in `pairwise_verdicts` if there
-    is one, otherwise by the verdict against the baseline. A claim about an earlier step or another context length gets
-    a comparison of its own, on the totals of each seed.
+    A claim about the end of training is answered by the verdict against the baseline, or by the comparison of its two
+    variants. A claim about an earlier step or another context length gets a comparison of its own, on the totals of
+    each seed. Unless it is confirmatory, its answer is exploratory.
 
     Args:
         verdicts: Verdicts on the primary metric.
@@ -70,13 +74,13 @@ def evaluate_claims(
         withheld_reasons: Why the verdict on a variant is withheld, by variant.
         held_out_splits: Splits of claims that name no split.
         pairwise_verdicts: Verdicts by (reference, variant).
+        budget: What the error rate is shared by.
     """
     results = []
     for claim in experiment.claims:
         is_final = claim.step is None and claim.context is None
-        pair = (claim.baseline, claim.variant)
-        if claim.baseline != BASELINE or (is_final and claim.split is None and pair in (pairwise_verdicts or {})):
-            verdict = (pairwise_verdicts or {}).get(pair)
+        if claim.baseline != BASELINE:
+            verdict = pairwise_verdicts.get((claim.baseline, claim.variant))
         elif is_final:
             split_verdicts = next(
                 (candidates for name, candidates in other_verdicts.items() if name == claim.split), None
@@ -85,7 +89,8 @@ def evaluate_claims(
             verdict = next((candidate for candidate in candidates or () if candidate.variant == claim.variant), None)
         else:
             splits = [claim.split] if claim.split else list(held_out_splits)
-            verdict = _compare_totals(experiment, finished_runs, claim, splits, withheld_reasons)
+            verdict = _compare_totals(experiment, finished_runs, claim, splits, withheld_reasons, budget)
+            verdict = verdict and replace(verdict, is_exploratory=True)
         results.append(_evaluate_claim(claim, verdict))
     return results
 
@@ -96,6 +101,7 @@ def _compare_totals(
     claim: experiment.Claim,
     splits: Sequence[str],
     withheld_reasons: Mapping[str, Sequence[str]],
+    budget: ErrorBudget,
 ) -> Verdict | None:
     """Compare totals per seed for a claim about an earlier step or another context length.
 
@@ -133,6 +139,7 @@ def _compare_totals(
         metric=metric,
         equivalence_margin=equivalence_margin,
         withheld=withheld,
+        budget=budget,
     )
     return verdict
 
@@ -159,18 +166,19 @@ def _stack_totals(
 
 
 def _evaluate_claim(claim: experiment.Claim, verdict: Verdict | None) -> ClaimResult:
-    """Return a claim with its answer: it holds if the verdict has the outcome that it expects."""
+    """Return a claim with its answer: it holds if the verdict has the outcome that it expects.
+
+    A claim without a verdict, or whose verdict is withheld, cannot be tested.
+    """
     if verdict is None:
         is_length_claim = claim.context is not None
         reason = "the baseline cannot be tested there" if is_length_claim else "there is nothing to answer it by"
         return ClaimResult(**dict(claim), summary=reason)
-    is_open = verdict.outcome == "cannot tell"
-    answer: ClaimAnswer = (
-        "holds" if verdict.outcome == claim.expected_verdict else "cannot tell" if is_open else "does not hold"
-    )
+    answer = answer_claim(verdict.outcome, claim.expected_verdict)
     return ClaimResult(
         **dict(claim),
         answer=answer,
+        is_exploratory=verdict.is_exploratory and not claim.confirmatory,
         outcome=verdict.outcome,
         effect=verdict.effect,
         interval=verdict.interval,

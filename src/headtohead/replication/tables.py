@@ -13,14 +13,14 @@ from headtohead.presentation import number_format
 from headtohead.presentation.table import Cell, Table, make_numeric_columns, make_table, make_text_columns
 
 LengthT = TypeVar("LengthT", bound=LengthSummary | LengthCost)
-ANSWER_SYMBOLS = {"holds": "✓", "does not hold": "✗", "cannot tell": "?"}
+ANSWER_SYMBOLS = {"holds": "✓", "does not hold": "✗", "cannot tell": "?", "cannot be tested": "–"}
 
 
 def build_claims_table(findings: Findings) -> Table:
     """Return the published claims with their answers, effects and reasons."""
     metric = findings_view.get_metric(findings)
     columns = make_text_columns("source", "claim", "answer")
-    columns += make_numeric_columns(effect="change", interval="95 % interval") + make_text_columns("reason")
+    columns += make_numeric_columns(effect="change", interval="interval") + make_text_columns("reason")
     rows = []
     for claim in findings.claims:
         decimals = number_format.choose_decimals(metric, claim.interval)
@@ -35,7 +35,7 @@ def build_claims_table(findings: Findings) -> Table:
         )
     caption = (
         "A claim holds if the verdict has the outcome that it states, and does not hold if it has another one. "
-        "Without a verdict, these runs cannot tell."
+        "Without a verdict it cannot be tested. Exploratory answers do not share the error rate."
     )
     return make_table("claims", "Published claims", caption, columns, rows)
 
@@ -48,12 +48,14 @@ def _format_claim_reason(claim: ClaimResult) -> str:
         "hurt": "the variant is worse",
         "no practical difference": "the difference has no practical relevance",
         "cannot tell": "the noise of seeds and text is larger than the difference",
+        "not comparable": claim.summary.rstrip("."),
     }.get(claim.outcome, str(claim.outcome))
     conditions = [f"on {claim.split}"] if claim.split else []
     conditions += [f"at {'step ' if isinstance(claim.step, int) else ''}{claim.step}"] if claim.step else []
     conditions += [f"at context length {claim.context} compared with that of training"] if claim.context else []
-    condition_text = f" ({' '.join(conditions)})" if conditions else ""
-    note = f" {claim.explanation}" if claim.explanation and claim.answer != "cannot tell" else ""
+    conditions += ["exploratory"] if claim.is_exploratory else []
+    condition_text = f" ({', '.join(conditions)})" if conditions else ""
+    note = f" {claim.explanation}" if claim.explanation and claim.answer in ("holds", "does not hold") else ""
     return f"{reason[:1].upper()}{reason[1:]}{condition_text}.{note}"
 
 

@@ -56,21 +56,19 @@ def describe_basis(context: ReportContext) -> str:
     if context.is_quick:
         return f"Based on {context.describe_primary_metric()}. A quick look is not judged."
     analysis_seeds = ", ".join(map(str, findings.interim_analyses))
+    has_interim_analyses = len(findings.interim_analyses) > 1
     if distillation_tables.build_headline_verdicts(findings):
         stopping_note = (
             " Seeds were added until the verdicts by perplexity were settled; these intervals do not correct for it."
         )
         basis = distillation_tables.describe_evaluation_set(findings)
-        return f"Based on {basis} counts as no practical difference.{stopping_note if analysis_seeds else ''}"
+        return f"Based on {basis} counts as no practical difference.{stopping_note if has_interim_analyses else ''}"
     seeds = max((verdict.seeds for verdict in findings.verdicts), default=0)
     basis = context.describe_primary_metric() + (f", {seeds} seeds" if seeds else "")
-    stopping_note = (
-        f" Seeds were added until the verdicts were settled, with interim analyses at {analysis_seeds} seeds; "
-        "the intervals correct for that."
-    )
+    stopping_note = f" The results were analysed at {analysis_seeds} seeds, and the intervals account for that."
     has_margin = findings_view.get_equivalence_margin(findings) > 0
     margin = f" Differences within {context.margin} count as no practical difference." if has_margin else ""
-    return f"Based on {basis}.{margin}{stopping_note if analysis_seeds else ''}"
+    return f"Based on {basis}.{margin}{stopping_note if has_interim_analyses else ''}"
 
 
 def list_warnings(context: ReportContext) -> list[dict[str, str]]:
@@ -87,7 +85,11 @@ def list_warnings(context: ReportContext) -> list[dict[str, str]]:
         {"lead": f"{warning.kind.capitalize()}:", "text": f"{warning.message} {warning.advice}"}
         for warning in findings.warnings
     ]
-    if num_failures := len(findings.failures):
+    if num_lost := sum(failure.is_lost for failure in findings.failures):
+        lead = "1 run was lost:" if num_lost == 1 else f"{num_lost} runs were lost:"
+        text = "training diverged or learned nothing, which counts as the worst result."
+        warnings.append({"lead": lead, "text": text, "link": "failures"})
+    if num_failures := sum(not failure.is_lost for failure in findings.failures):
         lead = "1 trial has no result" if num_failures == 1 else f"{num_failures} trials have no result"
         text = f"and {'is' if num_failures == 1 else 'are'} excluded from all statistics."
         warnings.append({"lead": lead, "text": text, "link": "failures"})

@@ -144,4 +144,4 @@ def run(
 def read_results(folder: str | Path) -> Results:
     """Read the results of a finished experiment from its folder."""
     runs = run_folder.open_runs(Path(folder))
-    return Results(runs, compute.compute_findings(runs, interim_analyses=compute.list_interim_analyses(runs)))
+    return Results(runs, compute.compute_findings(runs))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -39,6 +39,8 @@ from headtohead.search.points import read_winner_settings
 from headtohead.tasks.registry import get_task, prepare_dataset
 from headtohead.trials.outputs import remove_checkpoints
 from headtohead.trials.trial import run_trial
+from headtohead.verdict.interim import plan_interim_analyses
+from headtohead.verdict.rule import OPEN_OUTCOMES
 
 DEFAULT_RUNS_FOLDER = Path("runs")
 
@@ -129,12 +131,15 @@ def run_experiment(
         for trial in (trial_of(experiment, name, 0) for name in experiment.names):
             dataset = prepare_dataset(trial.data, trial.task)
             get_task(trial.task).train_dependencies(trial, dataset, run_trial, on_progress)
-        interim_analyses = compute.list_interim_analyses(runs)
+        is_auto = isinstance(experiment.seeds, str)
         jobs: list[Job] = []
         recorder = RunRecorder(Journal(folder))
         findings: schemas.Findings | None = None
-        for seeds in interim_analyses or (experiment.max_seeds,):
-            jobs += _build_jobs(runs, experiment, range(len(jobs) // len(experiment.names), seeds), sizes)
+        num_started = 0
+        open_variants = set(experiment.names)
+        for seeds in plan_interim_analyses(experiment.max_seeds) if is_auto else (experiment.max_seeds,):
+            jobs += _build_jobs(runs, experiment, open_variants, range(num_started, seeds), sizes)
+            num_started = seeds
             num_trials = sum(job.state == "waiting" for job in jobs)
             run_jobs(
                 jobs,
@@ -147,9 +152,11 @@ def run_experiment(
             recorder.record_ends(jobs)
             if not runs.finished(BASELINE):
                 break
-            findings = compute.write_findings(runs, interim_analyses=interim_analyses)
-            if interim_analyses and all(verdict.outcome != "cannot tell" for verdict in findings.verdicts):
+            findings = compute.write_findings(runs)
+            open_variants = {verdict.variant for verdict in findings.verdicts if verdict.outcome in OPEN_OUTCOMES}
+            if not open_variants:
                 break
+            open_variants.add(BASELINE)
     return ExperimentOutcome(runs, tuple(jobs), findings)
 
 
@@ -211,11 +218,15 @@ class RunRecorder:
 
 
 def _build_jobs(
-    runs: ExperimentRuns, experiment: experiment.Experiment, seeds: range, model_sizes: Mapping[str, ModelCost]
+    runs: ExperimentRuns,
+    experiment: experiment.Experiment,
+    variants: Collection[str],
+    seeds: range,
+    model_sizes: Mapping[str, ModelCost],
 ) -> list[Job]:
-    """Return a job for each trial; finished runs are kept."""
+    """Return a job for each trial of these variants; finished runs are kept."""
     jobs = []
-    for trial in build_trials(experiment, seeds):
+    for trial in (trial for trial in build_trials(experiment, seeds) if trial.variant in variants):
         run = runs.run(trial.variant, trial.seed)
         if run.is_finished:
             remove_checkpoints(run.folder)  # the process may have been killed before it removed them

@@ -255,9 +255,7 @@ def _check_findings(runs: ExperimentRuns) -> Iterator[VerificationCheck]:
         return
     try:
         stored = {key: value for key, value in read_json_object(runs.folder / file_name).items() if key != CHECKSUM_KEY}
-        findings = compute.compute_findings(
-            runs, interim_analyses=compute.list_interim_analyses(runs), check_files=False
-        )
+        findings = compute.compute_findings(runs, check_files=False)
         recomputed = findings.to_json()
     except (HeadToHeadError, OSError) as error:
         yield VerificationCheck(file_name, "figures from the runs", False, f"could not be made again: {error}")

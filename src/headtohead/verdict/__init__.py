@@ -3,20 +3,21 @@
 The rule and the formulas are documented in docs/judging.md.
 """
 
-from headtohead.verdict.compare import compare_scores
-from headtohead.verdict.interim import compute_analysis_confidence, is_settled, plan_interim_analyses
+from headtohead.verdict.compare import ErrorBudget, compare_scores
+from headtohead.verdict.interim import Analysis, compute_analysis_confidence, plan_interim_analyses
 from headtohead.verdict.record import Verdict
 from headtohead.verdict.score_csv import judge_csv, read_csv
 from headtohead.verdict.scores import Scores
 from headtohead.verdict.statistics import compute_mean_interval
 
 __all__ = [
+    "Analysis",
+    "ErrorBudget",
     "Scores",
     "Verdict",
     "compare_scores",
     "compute_analysis_confidence",
     "compute_mean_interval",
-    "is_settled",
     "judge_csv",
     "plan_interim_analyses",
     "read_csv",

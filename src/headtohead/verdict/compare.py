@@ -7,44 +7,84 @@ difference of the mean negative log-likelihood per token, displayed as the relat
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import numpy as np
 
 from headtohead.errors import ScoresError
 from headtohead.verdict import phrasing
-from headtohead.verdict.interim import compute_analysis_confidence
-from headtohead.verdict.phrasing import AdditionalData
+from headtohead.verdict.interim import MIN_SEEDS, Analysis, compute_analysis_confidence
+from headtohead.verdict.lost_runs import (
+    MAX_RANK_TEST_P_VALUE,
+    compute_max_failure_rate,
+    compute_worst_rank_p_value,
+)
+from headtohead.verdict.prediction import AdditionalData, estimate_additional_data
 from headtohead.verdict.record import Interval, NoiseSource, Verdict
 from headtohead.verdict.rule import (
     CANNOT_TELL,
+    HELPED,
+    HURT,
+    NO_PRACTICAL_DIFFERENCE,
     NOT_COMPARABLE,
     QUICK_LOOK,
+    TOO_FEW_SEEDS,
     Metric,
     MetricName,
+    VerdictOutcome,
     decide_outcomes,
     get_metric,
 )
 from headtohead.verdict.scores import PairedScores, Scores, pair_scores
 from headtohead.verdict.statistics import (
-    TARGET_POWER,
-    IntervalEstimate,
     VarianceComponents,
-    compute_detection_power,
-    compute_equivalence_power,
     compute_interval,
     compute_min_detectable_effect,
     compute_rare_difference_variance,
     compute_seed_interval,
+    estimate_unpaired_components,
     estimate_variance_components,
 )
 
 NOT_WITHHELD: Mapping[str, Sequence[str]] = MappingProxyType({})
+NO_ANALYSES: Mapping[str, Sequence[Analysis]] = MappingProxyType({})
+RESOLUTION_TOLERANCE = 1e-6
+"""tolerance for the rounding of differences, relative to the step of the scores"""
 UNKNOWN_INTERVAL: Interval = (math.nan, math.nan)
-MAX_SEEDS = 1_000
-MAX_DOCUMENTS = 10_000_000
+
+
+@dataclass(frozen=True)
+class ErrorBudget:
+    """What the error rate is shared by: all analyses so far, and all comparisons.
+
+    `previous_analyses` holds the earlier analyses of each variant. `planned_seeds` is the number of seeds of the last
+    planned analysis; 0 if none is planned. `num_comparisons` counts every comparison ever made, also of variants that
+    were removed; 0 counts the variants that are judged now.
+    """
+
+    previous_analyses: Mapping[str, Sequence[Analysis]] = field(default_factory=lambda: NO_ANALYSES)
+    planned_seeds: int = 0
+    num_comparisons: int = 0
+
+    def compute_confidence(self, variant_name: str, num_seeds: int, confidence: float) -> float:
+        """Return the confidence of the interval of a variant."""
+        return compute_analysis_confidence(
+            num_seeds,
+            self.previous_analyses.get(variant_name, ()),
+            planned_seeds=self.planned_seeds if num_seeds <= self.planned_seeds else 0,
+            num_comparisons=self.num_comparisons,
+            confidence=confidence,
+        )
+
+    def add_analysis(self, variant_name: str, num_seeds: int) -> ErrorBudget:
+        """Return the budget after an analysis."""
+        previous = self.previous_analyses.get(variant_name, ())
+        if any(analysis.seeds >= num_seeds for analysis in previous):
+            return self
+        current = Analysis(num_seeds, self.planned_seeds)
+        return replace(self, previous_analyses={**self.previous_analyses, variant_name: (*previous, current)})
 
 
 @dataclass(frozen=True)
@@ -55,17 +95,7 @@ class _ComparisonSettings:
     equivalence_margin: float
     equivalence_band: tuple[float, float]
     confidence: float
-    adjusted_confidence: float
-    final_adjusted_confidence: float
-
-    @property
-    def equivalence_confidence(self) -> float:
-        return 2 * self.adjusted_confidence - 1
-
-    def to_display_interval(self, difference: float, interval: IntervalEstimate) -> Interval:
-        half_width = float(interval.half_width[0])
-        display = self.metric.to_display_effect
-        return display(difference - half_width), display(difference + half_width)
+    budget: ErrorBudget
 
 
 def compare_scores(
@@ -76,16 +106,14 @@ def compare_scores(
     equivalence_margin: float,
     withheld: Mapping[str, Sequence[str]] = NOT_WITHHELD,
     confidence: float = 0.95,
-    interim_analyses: Sequence[int] = (),
-    current_analysis: int | None = None,
+    budget: ErrorBudget = ErrorBudget(),  # noqa: B008  # immutable
 ) -> list[Verdict]:
     """Return a verdict for each variant and for each name in `withheld`, whose verdict is withheld for these reasons.
 
     `baseline` may hold other scores of the baseline for each variant, such as scores per byte for another tokenizer.
     `equivalence_margin` is relative for perplexity (0.01 is 1 %), a share for accuracy (0.01 is one point), and in the
-    unit of the score otherwise. With `interim_analyses` (see `plan_interim_analyses`), intervals are widened so that
-    they stay valid if seeds are added until the verdict is settled. `current_analysis` is the planned number of seeds
-    of this analysis, by default the one that the common seeds reach.
+    unit of the score otherwise. All intervals, of all comparisons and analyses that `budget` lists, hold together with
+    `confidence`; so seeds may be added until verdicts are settled.
     """
     scale = get_metric(metric)
     if not 0.5 <= confidence < 1:
@@ -95,47 +123,28 @@ def compare_scores(
     for name, scores in [*(("baseline", scores) for scores in baselines.values()), *variants.items()]:
         _check_score_range(name, scores, scale)
     pairs = {name: pair_scores(name, baselines[name], scores) for name, scores in variants.items()}
-    judged = [name for name in variants if name not in withheld]
-    current_confidence = final_confidence = confidence
-    if interim_analyses:
-        if current_analysis is None:
-            num_seeds = max((len(pairs[name].seeds) for name in judged), default=interim_analyses[0])
-            current_analysis = _find_planned_analysis(num_seeds, interim_analyses)
-        current_confidence = compute_analysis_confidence(current_analysis, interim_analyses, confidence)
-        final_confidence = compute_analysis_confidence(interim_analyses[-1], interim_analyses, confidence)
-    num_comparisons = max(len(judged), 1)  # Bonferroni correction
-    settings = _ComparisonSettings(
-        scale,
-        equivalence_margin,
-        band,
-        confidence,
-        adjusted_confidence=1 - (1 - current_confidence) / num_comparisons,
-        final_adjusted_confidence=1 - (1 - final_confidence) / num_comparisons,
-    )
+    num_judged = sum(name not in withheld for name in variants)
+    budget = replace(budget, num_comparisons=max(budget.num_comparisons, num_judged, 1))
+    settings = _ComparisonSettings(scale, equivalence_margin, band, confidence, budget)
     names = [*variants, *(name for name in withheld if name not in variants)]
     return [_build_verdict(name, pairs.get(name), settings, withheld.get(name, ())) for name in names]
 
 
-def remove_judgements(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """Return the verdicts of a quick look: differences without a judgement. Reasons for withholding are kept."""
+def remove_judgements(verdicts: Sequence[Verdict], occasion: str = "in a quick look") -> list[Verdict]:
+    """Return differences without a judgement, as in a quick look. Reasons for withholding are kept."""
     return [
         verdict
         if verdict.outcome == NOT_COMPARABLE
         else replace(
             verdict,
             outcome=QUICK_LOOK,
-            summary=phrasing.format_quick_look(verdict),
+            summary=phrasing.format_quick_look(verdict, occasion),
             reason="",
             additional_seeds=None,
             additional_documents=None,
         )
         for verdict in verdicts
     ]
-
-
-def _find_planned_analysis(num_seeds: int, interim_analyses: Sequence[int]) -> int:
-    """Return the planned analysis with at least this many seeds, since some seeds may have failed."""
-    return next((planned for planned in interim_analyses if planned >= num_seeds), interim_analyses[-1])
 
 
 def _check_score_range(variant_name: str, scores: Scores, metric: Metric) -> None:
@@ -148,109 +157,195 @@ def _check_score_range(variant_name: str, scores: Scores, metric: Metric) -> Non
 
 
 def _build_verdict(
-    variant_name: str, paired_scores: PairedScores | None, settings: _ComparisonSettings, withheld: Sequence[str]
+    variant_name: str, pairs: PairedScores | None, settings: _ComparisonSettings, withheld: Sequence[str]
 ) -> Verdict:
-    """Return the verdict on one variant. `paired_scores` is None if variant and baseline share no seed."""
-    if withheld or paired_scores is None or len(paired_scores.seeds) < 2:
-        return _build_verdict_without_interval(variant_name, paired_scores, settings, withheld)
-    components = _estimate_components(paired_scores, settings.metric)
-    interval = compute_interval(components, settings.adjusted_confidence)
-    equivalence_interval = compute_interval(components, settings.equivalence_confidence)
-    metric, difference = settings.metric, float(components.difference[0])
-    outcome = decide_outcomes(
-        components.difference,
-        interval.half_width,
-        equivalence_interval.half_width,
-        settings.equivalence_band,
-        lower_is_better=metric.lower_is_better,
-    )[0]
-    additional_data = _estimate_additional_data(components, settings) if outcome == CANNOT_TELL else AdditionalData()
-    total_weight = paired_scores.weights.sum()
-    num_seeds = len(paired_scores.seeds)
-    verdict = Verdict(
-        variant=variant_name,
-        outcome=outcome,
-        metric=metric.name,
-        equivalence_margin=settings.equivalence_margin,
-        baseline_mean=metric.to_display_mean(float(paired_scores.baseline_totals.sum() / total_weight / num_seeds)),
-        variant_mean=metric.to_display_mean(float(paired_scores.variant_totals.sum() / total_weight / num_seeds)),
-        effect=metric.to_display_effect(difference),
-        is_better=metric.is_better(difference),
-        interval=settings.to_display_interval(difference, interval),
-        seed_interval=settings.to_display_interval(
-            difference, compute_seed_interval(components, settings.adjusted_confidence)
-        ),
-        equivalence_interval=settings.to_display_interval(difference, equivalence_interval),
-        confidence=settings.confidence,
-        adjusted_confidence=settings.adjusted_confidence,
-        seeds=num_seeds,
-        examples=paired_scores.num_examples,
-        documents=components.num_documents,
-        dominant_noise_source=_find_dominant_noise_source(components),
-        min_detectable_effect=metric.to_display_effect(
-            compute_min_detectable_effect(components, settings.adjusted_confidence)
-        ),
-        additional_seeds=additional_data.seeds if additional_data.is_either_sufficient else None,
-        additional_documents=additional_data.documents if additional_data.is_either_sufficient else None,
-        summary="",
-    )
-    return replace(
-        verdict,
-        summary=phrasing.format_summary(verdict, additional_data, paired_scores.unpaired_seeds),
-        reason=phrasing.format_remedy(verdict, additional_data),
-    )
+    """Return the verdict on one variant. `pairs` is None if it has no scores."""
+    verdict = _describe_data(variant_name, pairs, settings)
+    if withheld or pairs is None:
+        reason = ", ".join(withheld)
+        return replace(
+            verdict,
+            outcome=NOT_COMPARABLE,
+            withheld=tuple(withheld),
+            reason=reason,
+            summary=phrasing.format_not_comparable(variant_name, reason),
+        )
+    if pairs.num_seeds < MIN_SEEDS:
+        return _build_verdict_without_interval(verdict, pairs, settings.metric)
+    return _judge(verdict, pairs, settings)
 
 
-def _estimate_components(paired_scores: PairedScores, metric: Metric) -> VarianceComponents:
-    differences, weights = paired_scores.differences, paired_scores.weights
-    is_binary = metric.name == "accuracy" and bool(np.isin(differences, (-1.0, 0.0, 1.0)).all())
-    has_rare_differences = is_binary and paired_scores.num_examples > 1
-    return estimate_variance_components(
-        paired_scores.sum_by_document(differences)[None],
-        paired_scores.sum_by_document(weights)[None],
-        compute_rare_difference_variance(differences[None]) if has_rare_differences else None,
-    )
-
-
-def _build_verdict_without_interval(
-    variant_name: str, paired_scores: PairedScores | None, settings: _ComparisonSettings, withheld: Sequence[str]
-) -> Verdict:
-    """Return the verdict that is withheld, or on a variant with fewer than two seeds."""
+def _describe_data(variant_name: str, pairs: PairedScores | None, settings: _ComparisonSettings) -> Verdict:
+    """Return a verdict without an outcome: means, numbers of runs, and the confidence of its interval."""
     metric = settings.metric
-    num_seeds = 0 if paired_scores is None else len(paired_scores.seeds)
-    baseline_mean = variant_mean = math.nan
-    if paired_scores is not None and num_seeds:
-        total_weight = float(paired_scores.weights.sum()) * num_seeds
-        baseline_mean = float(paired_scores.baseline_totals.sum()) / total_weight
-        variant_mean = float(paired_scores.variant_totals.sum()) / total_weight
-    difference = variant_mean - baseline_mean
-    reason = ", ".join(withheld) or phrasing.explain_too_few_seeds(num_seeds)
-    format_outcome = phrasing.format_not_comparable if withheld else phrasing.format_cannot_tell
+    means = [math.nan, math.nan]
+    runs, lost = (0, 0), (0, 0)
+    num_seeds = num_analysed = 0
+    if pairs is not None:
+        num_seeds, num_analysed = pairs.num_seeds, pairs.num_analysed_seeds
+        total_weight = float(pairs.weights.sum())
+        means = [
+            float(totals.sum(axis=1).mean()) / total_weight if len(totals) else math.nan for totals in pairs.totals
+        ]
+        sides = pairs.list_run_scores(higher_is_better=True)
+        runs = len(sides[0]), len(sides[1])
+        lost = int(np.isnan(sides[0]).sum()), int(np.isnan(sides[1]).sum())
+    difference = means[1] - means[0]
     return Verdict(
         variant=variant_name,
-        outcome=NOT_COMPARABLE if withheld else CANNOT_TELL,
+        outcome=TOO_FEW_SEEDS,
         metric=metric.name,
         equivalence_margin=settings.equivalence_margin,
-        baseline_mean=metric.to_display_mean(baseline_mean),
-        variant_mean=metric.to_display_mean(variant_mean),
+        baseline_mean=metric.to_display_mean(means[0]),
+        variant_mean=metric.to_display_mean(means[1]),
         effect=metric.to_display_effect(difference),
         is_better=metric.is_better(difference),
         interval=UNKNOWN_INTERVAL,
         seed_interval=UNKNOWN_INTERVAL,
         equivalence_interval=UNKNOWN_INTERVAL,
         confidence=settings.confidence,
-        adjusted_confidence=settings.adjusted_confidence,
+        adjusted_confidence=settings.budget.compute_confidence(
+            variant_name, max(num_analysed, MIN_SEEDS), settings.confidence
+        ),
         seeds=num_seeds,
-        examples=0 if paired_scores is None else paired_scores.num_examples,
-        documents=0 if paired_scores is None else paired_scores.num_documents,
+        examples=0 if pairs is None else pairs.num_examples,
+        documents=0 if pairs is None else pairs.num_documents,
         dominant_noise_source="unknown",
         min_detectable_effect=math.nan,
-        additional_seeds=None if withheld else 2 - num_seeds,
+        additional_seeds=None,
         additional_documents=None,
-        summary=format_outcome(variant_name, reason),
-        reason=reason,
-        withheld=tuple(withheld),
+        summary="",
+        comparisons=settings.budget.num_comparisons,
+        is_paired=pairs is None or pairs.is_paired,
+        runs=runs[1],
+        lost_runs=lost[1],
+        baseline_runs=runs[0],
+        baseline_lost_runs=lost[0],
+        max_failure_rate=compute_max_failure_rate(lost[1], runs[1]) if runs[1] else math.nan,
     )
+
+
+def _build_verdict_without_interval(verdict: Verdict, pairs: PairedScores, metric: Metric) -> Verdict:
+    """Return the scores of fewer than three seeds. If enough seeds were run but too many runs lost, say so."""
+    missing = MIN_SEEDS - verdict.seeds
+    if pairs.num_analysed_seeds >= MIN_SEEDS:
+        reason = phrasing.explain_lost_runs(verdict)
+        summary = phrasing.format_cannot_tell(verdict.variant, reason)
+        return replace(verdict, outcome=CANNOT_TELL, reason=reason, summary=summary)
+    means = [
+        [metric.to_display_mean(float(total) / float(pairs.weights.sum())) for total in totals.sum(axis=1)]
+        for totals in pairs.totals
+    ]
+    return replace(
+        verdict,
+        additional_seeds=missing,
+        reason=f"run {phrasing.format_more(missing, 'seed')}",
+        summary=phrasing.format_too_few_seeds(verdict, *means),
+    )
+
+
+def _judge(verdict: Verdict, pairs: PairedScores, settings: _ComparisonSettings) -> Verdict:
+    """Return the verdict with its interval and outcome."""
+    metric, level = settings.metric, verdict.adjusted_confidence
+    components = _estimate_components(pairs, metric)
+    difference = float(components.difference[0])
+    # A rounded score cannot show a difference smaller than its step.
+    min_half_width = pairs.resolution * (1 + RESOLUTION_TOLERANCE)
+    half_width, seed_half_width, equivalence_half_width = (
+        np.maximum(interval.half_width, min_half_width)
+        for interval in (
+            compute_interval(components, level),
+            compute_seed_interval(components, level),
+            compute_interval(components, 2 * level - 1),
+        )
+    )
+    outcome = decide_outcomes(
+        components.difference,
+        half_width,
+        equivalence_half_width,
+        settings.equivalence_band,
+        lower_is_better=metric.lower_is_better,
+    )[0]
+    settled_outcome = _consider_lost_runs(outcome, verdict, pairs, metric)
+    additional_data = AdditionalData()
+    if outcome == CANNOT_TELL:
+        budget = settings.budget.add_analysis(verdict.variant, pairs.num_analysed_seeds)
+        num_lost = pairs.num_analysed_seeds - pairs.num_seeds
+        additional_data = estimate_additional_data(
+            components,
+            lambda seeds: budget.compute_confidence(verdict.variant, seeds + num_lost, settings.confidence),
+            settings.equivalence_band,
+            min_half_width,
+        )
+
+    def to_display_interval(half_width: np.ndarray) -> Interval:
+        display = metric.to_display_effect
+        return display(difference - float(half_width[0])), display(difference + float(half_width[0]))
+
+    verdict = replace(
+        verdict,
+        outcome=settled_outcome,
+        interval=to_display_interval(half_width),
+        seed_interval=to_display_interval(seed_half_width),
+        equivalence_interval=to_display_interval(equivalence_half_width),
+        dominant_noise_source=_find_dominant_noise_source(components),
+        min_detectable_effect=_compute_detectable_effect(components, level, metric, min_half_width),
+        additional_seeds=additional_data.seeds if additional_data.is_either_sufficient else None,
+        additional_documents=additional_data.documents if additional_data.is_either_sufficient else None,
+    )
+    is_blocked = settled_outcome != outcome
+    return replace(
+        verdict,
+        summary=phrasing.format_summary(verdict, additional_data, pairs.unused_seeds),
+        reason=phrasing.explain_lost_runs(verdict) if is_blocked else phrasing.format_remedy(verdict, additional_data),
+    )
+
+
+def _compute_detectable_effect(
+    components: VarianceComponents, confidence: float, metric: Metric, resolution: float
+) -> float:
+    """Return the displayed smallest detectable effect; infinity above 100 %, for which there are too few seeds."""
+    effect = metric.to_display_effect(max(compute_min_detectable_effect(components, confidence), resolution))
+    is_share = metric.is_relative or metric.name == "accuracy"
+    return math.inf if is_share and effect >= 1 else effect
+
+
+def _estimate_components(pairs: PairedScores, metric: Metric) -> VarianceComponents:
+    first, second = pairs.totals
+    weights = pairs.sum_by_document(pairs.weights)[None]
+    if not pairs.is_paired:
+        return estimate_unpaired_components(
+            pairs.sum_by_document(first)[None], pairs.sum_by_document(second)[None], weights
+        )
+    differences = second - first
+    is_binary = metric.name == "accuracy" and bool(np.isin(differences, (-1.0, 0.0, 1.0)).all())
+    has_rare_differences = is_binary and pairs.num_examples > 1
+    return estimate_variance_components(
+        pairs.sum_by_document(differences)[None],
+        weights,
+        compute_rare_difference_variance(differences[None]) if has_rare_differences else None,
+    )
+
+
+def _consider_lost_runs(
+    outcome: VerdictOutcome, verdict: Verdict, pairs: PairedScores, metric: Metric
+) -> VerdictOutcome:
+    """Return the outcome, or "cannot tell" if it may be due to the loss of bad runs.
+
+    A side that lost more runs must also be better in a test in which lost runs rank worst. Equivalence needs equal
+    numbers of lost runs.
+    """
+    if verdict.lost_runs == verdict.baseline_lost_runs:
+        return outcome
+    if outcome == NO_PRACTICAL_DIFFERENCE:
+        return CANNOT_TELL
+    baseline, variant = pairs.list_run_scores(higher_is_better=not metric.lower_is_better)
+    variant_lost_more = verdict.lost_runs > verdict.baseline_lost_runs
+    if outcome != (HELPED if variant_lost_more else HURT):
+        return outcome
+    better, worse = (variant, baseline) if variant_lost_more else (baseline, variant)
+    p_value = compute_worst_rank_p_value(better, worse, is_paired=pairs.is_paired)
+    return outcome if p_value <= MAX_RANK_TEST_P_VALUE else CANNOT_TELL
 
 
 def _find_dominant_noise_source(components: VarianceComponents) -> NoiseSource:
@@ -259,48 +354,3 @@ def _find_dominant_noise_source(components: VarianceComponents) -> NoiseSource:
     if components.num_documents == 1 or seeds + documents == 0:
         return "unknown"
     return "seeds" if seeds >= documents else "documents"
-
-
-def _estimate_additional_data(components: VarianceComponents, settings: _ComparisonSettings) -> AdditionalData:
-    """Return how many more seeds or documents settle the verdict with a probability of 80 % if the effect is as
-    estimated.
-
-    If neither alone is sufficient, both are increased by the same factor.
-    """
-    seeds, documents = components.num_seeds, components.num_documents
-
-    def settles(seeds: int, documents: int) -> bool:
-        return _has_target_power(components.extrapolate(seeds, documents), settings)
-
-    more_seeds = _find_smallest_increase(lambda n: settles(n, documents), seeds, MAX_SEEDS)
-    if documents == 1:
-        return AdditionalData(more_seeds, None)
-    more_documents = _find_smallest_increase(lambda n: settles(seeds, n), documents, MAX_DOCUMENTS)
-    if more_seeds is not None or more_documents is not None:
-        return AdditionalData(more_seeds, more_documents)
-    together = _find_smallest_increase(lambda n: settles(n, math.ceil(documents * n / seeds)), seeds, MAX_SEEDS)
-    if together is None:
-        return AdditionalData()
-    return AdditionalData(together, math.ceil(documents * together / seeds), is_either_sufficient=False)
-
-
-def _has_target_power(components: VarianceComponents, settings: _ComparisonSettings) -> bool:
-    difference, confidence = float(components.difference[0]), settings.final_adjusted_confidence
-    if compute_detection_power(components, difference, confidence) >= TARGET_POWER:
-        return True
-    return (
-        compute_equivalence_power(components, difference, 2 * confidence - 1, settings.equivalence_band) >= TARGET_POWER
-    )
-
-
-def _find_smallest_increase(is_sufficient: Callable[[int], bool], current: int, maximum: int) -> int | None:
-    """Return the smallest sufficient increase, to within 1 %; None if `maximum` is not sufficient."""
-    if not is_sufficient(maximum):
-        return None
-    too_few, enough = current, current + 1
-    while not is_sufficient(enough):
-        too_few, enough = enough, min(2 * enough, maximum)
-    while enough - too_few > max(1, enough // 100):
-        middle = (too_few + enough) // 2
-        too_few, enough = (too_few, middle) if is_sufficient(middle) else (middle, enough)
-    return enough - current

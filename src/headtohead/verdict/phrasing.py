@@ -4,31 +4,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from headtohead.verdict.interim import MIN_SEEDS
+from headtohead.verdict.lost_runs import compute_failure_rate_p_value
+from headtohead.verdict.prediction import MAX_SEEDS, TARGET_PROBABILITY, AdditionalData
 from headtohead.verdict.record import Interval, Verdict
-from headtohead.verdict.rule import CANNOT_TELL, HELPED, HURT, METRICS, NO_PRACTICAL_DIFFERENCE, Metric
+from headtohead.verdict.rule import CANNOT_TELL, METRICS, NO_PRACTICAL_DIFFERENCE, Metric
 
 FEW_DOCUMENTS = 5
 """number of documents below which a verdict speaks of these documents first"""
 MAX_SHOWN_CHANGE = 10.0
 """relative change above which only "more than 1,000 %" is displayed"""
+MAX_SHOWN_REDUCTION = 0.999
+"""relative reduction above which only "more than 99.9 %" is displayed"""
+MAX_DECIMALS = 6
 
 
-@dataclass(frozen=True)
-class AdditionalData:
-    """The additional seeds or documents that would settle an open verdict, each alone or both together."""
-
-    seeds: int | None = None
-    documents: int | None = None
-    is_either_sufficient: bool = True
-
-
-def format_summary(verdict: Verdict, additional_data: AdditionalData, unpaired_seeds: Sequence[int] = ()) -> str:
+def format_summary(verdict: Verdict, additional_data: AdditionalData, unused_seeds: Sequence[int] = ()) -> str:
     """Return the outcome, effect, deciding interval and amount of data, and what would settle an open verdict."""
-    sentence = (_format_few_documents if 1 < verdict.documents < FEW_DOCUMENTS else _format_verdict)(verdict)
-    needed = _format_additional_data(verdict, additional_data)
-    return " ".join(filter(None, [sentence, needed, _format_caveats(verdict, unpaired_seeds)]))
+    low, high = verdict.interval
+    has_excess_losses = verdict.lost_runs != verdict.baseline_lost_runs
+    is_settled_by_interval = low > 0 or high < 0 or _is_equivalent(verdict)
+    if verdict.outcome == CANNOT_TELL and has_excess_losses and is_settled_by_interval:
+        sentence, needed = _format_excess_losses(verdict), ""
+    else:
+        sentence = (_format_few_documents if 1 < verdict.documents < FEW_DOCUMENTS else _format_verdict)(verdict)
+        needed = _format_additional_data(verdict, additional_data)
+    parts = [sentence, needed, _format_failure_rate(verdict), _format_caveats(verdict, unused_seeds)]
+    return " ".join(filter(None, parts))
+
+
+def _is_equivalent(verdict: Verdict) -> bool:
+    low, high = verdict.equivalence_interval
+    return -verdict.equivalence_margin <= low and high <= verdict.equivalence_margin
 
 
 def _format_verdict(verdict: Verdict) -> str:
@@ -37,16 +45,18 @@ def _format_verdict(verdict: Verdict) -> str:
     decimals = _choose_decimals(metric, verdict.interval)
     change = f"{metric.name} {_format_change(metric, verdict.effect, decimals)}"
     data = f"{verdict.seeds} seeds" + (f", {_format_documents(verdict)}" if verdict.documents > 1 else "")
-    bounds = _format_interval(metric, verdict.interval, decimals)
-    interval = f"{_format_percentage(verdict.confidence)} interval {bounds}"
-    if verdict.outcome in (HELPED, HURT):
-        return f"{name} {verdict.outcome}: {change} ({interval}; {data})."
+    data += _format_comparisons(verdict)
+    interval = f"{_format_level(verdict)} interval {_format_interval(metric, verdict.interval, decimals)}"
+    if verdict.outcome == NO_PRACTICAL_DIFFERENCE and verdict.interval == (0.0, 0.0):
+        return f"{name} makes no practical difference: its scores are identical to those of the baseline ({data})."
     if verdict.outcome == NO_PRACTICAL_DIFFERENCE:
         bounds = _format_interval(metric, verdict.equivalence_interval, decimals)
-        interval = f"{_format_percentage(2 * verdict.confidence - 1)} interval {bounds}"
         margin = f"inside ±{_format_with_unit(metric, verdict.equivalence_margin)}"
+        interval = f"{_format_level(verdict, is_equivalence=True)} interval {bounds}"
         return f"{name} makes no practical difference: {change} ({interval}, {margin}; {data})."
-    return f"{name}: cannot tell. {_capitalize_first(change)}, but the {interval} ({data})."
+    if verdict.outcome == CANNOT_TELL:
+        return f"{name}: cannot tell. {_capitalize_first(change)}, but the {interval} ({data})."
+    return f"{name} {verdict.outcome}: {change} ({interval}; {data})."
 
 
 def _format_few_documents(verdict: Verdict) -> str:
@@ -60,41 +70,100 @@ def _format_few_documents(verdict: Verdict) -> str:
         outcome = " makes no practical difference"
     return (
         f"{verdict.variant}{outcome}: on these {_format_documents(verdict)}, {metric.name} "
-        f"{_format_change(metric, verdict.effect, decimals)} ({_format_percentage(verdict.confidence)} interval "
-        f"{here}; {verdict.seeds} seeds). For new text the interval "
+        f"{_format_change(metric, verdict.effect, decimals)} ({_format_level(verdict)} interval "
+        f"{here}; {verdict.seeds} seeds{_format_comparisons(verdict)}). For new text the interval "
         + (f"{new_text}: cannot tell." if verdict.outcome == CANNOT_TELL else f"is {new_text.removeprefix('runs ')}.")
     )
 
 
+def _format_excess_losses(verdict: Verdict) -> str:
+    """Return the sentence about a difference of the finished runs that lost runs may have caused."""
+    metric = METRICS[verdict.metric]
+    decimals = _choose_decimals(metric, verdict.interval)
+    bounds = _format_interval(metric, verdict.interval, decimals)
+    return (
+        f"{verdict.variant}: cannot tell. In the runs that finished, {metric.name} is "
+        f"{_format_change(metric, verdict.effect, decimals)} ({_format_level(verdict)} interval "
+        f"{bounds}; {verdict.seeds} seeds{_format_comparisons(verdict)}), "
+        "but the losses of the two sides differ, and the interval does not count lost runs."
+    )
+
+
+def _format_comparisons(verdict: Verdict) -> str:
+    return f", one of {verdict.comparisons} comparisons" if verdict.comparisons > 1 else ""
+
+
+def _format_level(verdict: Verdict, *, is_equivalence: bool = False) -> str:
+    """Return the confidence of the interval, with two digits of its error rate, such as "99.75 %"."""
+    error = 100 * (1 - verdict.adjusted_confidence) * (2 if is_equivalence else 1)
+    decimals = max(1 - math.floor(math.log10(error)), 0) if error > 0 else 0
+    return f"{round(100 - error, decimals):g} %"
+
+
 def _format_documents(verdict: Verdict) -> str:
-    return f"{verdict.documents:,} {_get_document_noun(verdict)}s"
+    return f"{verdict.documents:,} {_get_document_noun(verdict)}{'' if verdict.documents == 1 else 's'}"
 
 
 def _get_document_noun(verdict: Verdict) -> str:
     return "example" if verdict.documents == verdict.examples else "document"
 
 
-def format_quick_look(verdict: Verdict) -> str:
+def format_quick_look(verdict: Verdict, occasion: str) -> str:
     """Return the effect and the amount of data of a difference that is not judged."""
     change = "no score in common with the baseline"
     if math.isfinite(verdict.effect):
         metric = METRICS[verdict.metric]
         change = f"{metric.name} {_format_change(metric, verdict.effect, 1 if _is_shown_as_percentage(metric) else 3)}"
     seeds = f"{verdict.seeds} seed{'' if verdict.seeds == 1 else 's'}"
-    return f"{verdict.variant}: {change} in a quick look ({seeds}, {_format_documents(verdict)}), which is not judged."
+    return f"{verdict.variant}: {change} {occasion} ({seeds}, {_format_documents(verdict)}), which is not judged."
 
 
-def explain_too_few_seeds(num_seeds: int) -> str:
-    """Return why there is no interval."""
-    shared = "no seed is" if num_seeds == 0 else "only one seed is"
-    return f"{shared} shared with the baseline, and at least two are needed to estimate the noise"
+def format_too_few_seeds(verdict: Verdict, baseline_scores: Sequence[float], variant_scores: Sequence[float]) -> str:
+    """Return the scores of too few seeds for an interval."""
+    needed = f"An interval needs at least {MIN_SEEDS} seeds."
+    seeds = f"{verdict.seeds} seed{'' if verdict.seeds == 1 else 's'}"
+    if not variant_scores or not baseline_scores:
+        return f"{verdict.variant}: no score to compare with the baseline. {needed}"
+    metric = METRICS[verdict.metric]
+    ours, theirs = (
+        ", ".join(_format_score(metric, score) for score in side) for side in (variant_scores, baseline_scores)
+    )
+    change = _format_change(metric, verdict.effect, 1 if _is_shown_as_percentage(metric) else 3)
+    return f"{verdict.variant}: {metric.name} {ours}; baseline {theirs} ({seeds}; on average {change}). {needed}"
+
+
+def _format_score(metric: Metric, score: float) -> str:
+    return f"{100 * score:.1f} %" if metric.name == "accuracy" else f"{score:.4g}"
+
+
+def explain_lost_runs(verdict: Verdict) -> str:
+    """Return how many runs of both sides were lost."""
+    left = f", which leaves {verdict.seeds} of at least {MIN_SEEDS} pairs" if verdict.seeds < MIN_SEEDS else ""
+    return (
+        f"{verdict.lost_runs} of {verdict.runs} runs were lost (baseline: {verdict.baseline_lost_runs} of "
+        f"{verdict.baseline_runs}){left}"
+    )
+
+
+def _format_failure_rate(verdict: Verdict) -> str:
+    """Return how many runs were lost, and the failure rate that this number of runs cannot exclude."""
+    bound = f"up to {100 * verdict.max_failure_rate:.0f} % of runs may fail"
+    if not verdict.lost_runs and not verdict.baseline_lost_runs:
+        return f"{verdict.runs} of {verdict.runs} runs finished: {bound}."
+    p_value = compute_failure_rate_p_value(
+        verdict.lost_runs, verdict.runs, verdict.baseline_lost_runs, verdict.baseline_runs
+    )
+    return (
+        f"{verdict.lost_runs} of {verdict.runs} runs were lost: {bound} (baseline: {verdict.baseline_lost_runs} of "
+        f"{verdict.baseline_runs} lost; p = {p_value:.2g})."
+    )
 
 
 def format_remedy(verdict: Verdict, additional_data: AdditionalData) -> str:
     """Return how to settle an open verdict."""
-    seeds = f"run {_format_more(additional_data.seeds, 'seed')}" if additional_data.seeds else ""
+    seeds = f"run {format_more(additional_data.seeds, 'seed')}" if additional_data.seeds else ""
     noun = _get_document_noun(verdict)
-    documents = f"score {_format_more(additional_data.documents, noun)}" if additional_data.documents else ""
+    documents = f"score {format_more(additional_data.documents, noun)}" if additional_data.documents else ""
     return (" or " if additional_data.is_either_sufficient else " and ").join(filter(None, [seeds, documents]))
 
 
@@ -110,23 +179,24 @@ def _format_additional_data(verdict: Verdict, additional_data: AdditionalData) -
     """Return a sentence on the data that would settle an open verdict; empty for other verdicts."""
     if verdict.outcome != CANNOT_TELL:
         return ""
-    seeds = f"about {_format_more(additional_data.seeds, 'seed')}" if additional_data.seeds else ""
+    seeds = f"about {format_more(additional_data.seeds, 'seed')}" if additional_data.seeds else ""
     noun = _get_document_noun(verdict)
-    documents = f"about {_format_more(additional_data.documents, noun)}" if additional_data.documents else ""
+    documents = f"about {format_more(additional_data.documents, noun)}" if additional_data.documents else ""
+    would_settle = f"would settle it with a probability of {100 * TARGET_PROBABILITY:.0f} %."
     if seeds and documents:
         is_either = additional_data.is_either_sufficient
         both = f"{seeds}, or {documents}," if is_either else f"{seeds} together with {documents}"
-        return f"{_capitalize_first(both)} would settle it."
+        return f"{_capitalize_first(both)} {would_settle}"
     if seeds:
-        return f"{_capitalize_first(seeds)} would settle it."
+        return f"{_capitalize_first(seeds)} {would_settle}"
     if documents and verdict.dominant_noise_source == "documents":
-        return f"Most noise is from the {noun}s, so more seeds would not help; {documents} would settle it."
+        return f"Most noise is from the {noun}s, so more seeds would not help; {documents} {would_settle}"
     if documents:
-        return f"More seeds alone would not help; {documents} would settle it."
-    return "No practical number of seeds would settle it at this effect."
+        return f"More seeds alone would not help; {documents} {would_settle}"
+    return f"Not even {MAX_SEEDS:,} seeds would settle it with that probability."
 
 
-def _format_more(count: int, noun: str) -> str:
+def format_more(count: int, noun: str) -> str:
     return f"{count:,} more {noun}{'' if count == 1 else 's'}"
 
 
@@ -134,25 +204,29 @@ def _capitalize_first(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _format_caveats(verdict: Verdict, unpaired_seeds: Sequence[int]) -> str:
-    """Return sentences on missing documents and on seeds that were not used; empty if there are none."""
+def _format_caveats(verdict: Verdict, unused_seeds: Sequence[int]) -> str:
+    """Return sentences on missing documents and on seeds that differ; empty if there are none."""
     caveats = []
     if verdict.examples == 1:
         caveats.append("Only one score per seed is known, so this holds for this test set, not for new text like it.")
     elif verdict.documents == 1:
         caveats.append("All examples are from one document, so this holds for this document, not for new text.")
-    if unpaired_seeds:
-        seeds = f"Seed{'s' if len(unpaired_seeds) > 1 else ''} {', '.join(map(str, unpaired_seeds))}"
-        caveats.append(f"{seeds} {'are' if len(unpaired_seeds) > 1 else 'is'} not scored for both and not used.")
+    if not verdict.is_paired:
+        caveats.append("Baseline and variant were run with different seeds, so they are compared without pairing.")
+    if unused_seeds:
+        seeds = f"Seed{'s' if len(unused_seeds) > 1 else ''} {', '.join(map(str, unused_seeds))}"
+        caveats.append(f"{seeds} {'are' if len(unused_seeds) > 1 else 'is'} not scored for both and not used.")
     return " ".join(caveats)
 
 
 def _choose_decimals(metric: Metric, interval: Interval) -> int:
     """Return enough decimals to display the half width of the interval with two digits."""
     half_width = (interval[1] - interval[0]) / 2 * (100 if _is_shown_as_percentage(metric) else 1)
-    if not math.isfinite(half_width) or half_width <= 0:
+    if not math.isfinite(half_width):
         return 1 if _is_shown_as_percentage(metric) else 3
-    return min(max(1 - math.floor(math.log10(half_width)), 0), 6)
+    if half_width <= 0:
+        return MAX_DECIMALS
+    return min(max(1 - math.floor(math.log10(half_width)), 0), MAX_DECIMALS)
 
 
 def _is_shown_as_percentage(metric: Metric) -> bool:
@@ -162,8 +236,6 @@ def _is_shown_as_percentage(metric: Metric) -> bool:
 def _format_interval(metric: Metric, interval: Interval, decimals: int) -> str:
     """Return the interval in words, as in "1.2 to 3.4 % lower"."""
     low, high = interval
-    if _is_rounded_to_zero(metric, low, decimals) and _is_rounded_to_zero(metric, high, decimals):
-        return "has no width"
     if metric.is_relative and low >= MAX_SHOWN_CHANGE:
         return "also beyond that"
     if (low < 0) == (high < 0) and max(abs(low), abs(high)) < MAX_SHOWN_CHANGE:
@@ -175,16 +247,13 @@ def _format_interval(metric: Metric, interval: Interval, decimals: int) -> str:
 
 def _format_change(metric: Metric, effect: float, decimals: int) -> str:
     """Return a change in words, as in "3.1 % lower"."""
-    if _is_rounded_to_zero(metric, effect, decimals):
-        return "the same" if effect == 0 else f"{_format_with_unit(metric, 0.0, decimals)} {_format_direction(effect)}"
+    if effect == 0:
+        return "the same"
     if metric.is_relative and effect >= MAX_SHOWN_CHANGE:
         return "more than 1,000 % higher"
+    if metric.is_relative and effect < -MAX_SHOWN_REDUCTION:
+        return "more than 99.9 % lower"
     return f"{_format_with_unit(metric, abs(effect), decimals)} {_format_direction(effect)}"
-
-
-def _is_rounded_to_zero(metric: Metric, effect: float, decimals: int) -> bool:
-    """Return whether the effect is displayed as 0 with this many decimals."""
-    return float(_format_number(metric, abs(effect), decimals).replace(",", "")) == 0
 
 
 def _format_direction(effect: float) -> str:
@@ -192,7 +261,10 @@ def _format_direction(effect: float) -> str:
 
 
 def _format_number(metric: Metric, magnitude: float, decimals: int) -> str:
-    return f"{magnitude * (100 if _is_shown_as_percentage(metric) else 1):,.{decimals}f}"
+    number = magnitude * (100 if _is_shown_as_percentage(metric) else 1)
+    if decimals == MAX_DECIMALS and 0 < number < 0.5 * 10**-MAX_DECIMALS:
+        return f"{number:.2g}"
+    return f"{number:,.{decimals}f}"
 
 
 def _format_with_unit(metric: Metric, magnitude: float, decimals: int | None = None) -> str:
@@ -206,7 +278,3 @@ def _format_with_unit(metric: Metric, magnitude: float, decimals: int | None = N
     if metric.name == "accuracy":
         return f"{number} point{'' if number == '1' else 's'}"
     return number
-
-
-def _format_percentage(fraction: float) -> str:
-    return f"{round(100 * fraction, 6):g} %"

@@ -41,7 +41,12 @@ class Verdict:
     a relative change for perplexity (-0.031 is 3.1 % lower), a share for accuracy (0.01 is one point), the score itself
     otherwise. `interval` decides, for new seeds and new documents. `seed_interval` holds for these documents only.
     `equivalence_interval` must lie within +-`equivalence_margin` for "no practical difference". All three hold
-    simultaneously over variants and interim analyses, for which each of them has the confidence `adjusted_confidence`.
+    simultaneously over `comparisons` comparisons and all interim analyses, for which each of them has the confidence
+    `adjusted_confidence`. `seeds` is the number of pairs of finished runs, or of runs of the side that has fewer if
+    `is_paired` is false. `runs` and `lost_runs` count all runs of the variant and those that diverged or learned
+    nothing, `baseline_runs` and `baseline_lost_runs` those of the baseline; `max_failure_rate` is the 95 % upper bound
+    of the probability that a run of the variant is lost. An `is_exploratory` verdict is not among the comparisons that
+    share the error rate.
     `documents` equals `examples` if every example is its own document.
     `min_detectable_effect` is the smallest effect that would have been detected with a probability of 80 %.
     `additional_seeds` and `additional_documents` would each settle an open verdict alone; None if not needed or not
@@ -71,6 +76,14 @@ class Verdict:
     additional_seeds: int | None
     additional_documents: int | None
     summary: str
+    comparisons: int = 1
+    is_paired: bool = True
+    runs: int = 0
+    lost_runs: int = 0
+    baseline_runs: int = 0
+    baseline_lost_runs: int = 0
+    max_failure_rate: NullableFloat = math.nan
+    is_exploratory: bool = False
     reason: str = ""
     withheld: tuple[str, ...] = ()
 

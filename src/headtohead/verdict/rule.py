@@ -11,21 +11,29 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from headtohead.errors import ScoresError, suggest
 
 PerExperiment = Float[np.ndarray, " experiments"]
 MetricName = Literal["perplexity", "accuracy", "loss", "score"]
-VerdictOutcome = Literal["helped", "hurt", "no practical difference", "cannot tell", "not comparable", "quick look"]
+VerdictOutcome = Literal[
+    "helped", "hurt", "no practical difference", "cannot tell", "too few seeds", "not comparable", "quick look"
+]
+ClaimAnswer = Literal["holds", "does not hold", "cannot tell", "cannot be tested"]
 
 HELPED: VerdictOutcome = "helped"
 HURT: VerdictOutcome = "hurt"
 NO_PRACTICAL_DIFFERENCE: VerdictOutcome = "no practical difference"
 CANNOT_TELL: VerdictOutcome = "cannot tell"
+TOO_FEW_SEEDS: VerdictOutcome = "too few seeds"
+"""fewer than three seeds: the scores are shown, without an interval"""
 NOT_COMPARABLE: VerdictOutcome = "not comparable"
 QUICK_LOOK: VerdictOutcome = "quick look"
 """a difference that is not judged, because the run had fewer seeds, steps and rows than its experiment"""
+OPEN_OUTCOMES = (CANNOT_TELL, TOO_FEW_SEEDS)
+"""outcomes that more seeds may change"""
+VERDICT_OUTCOMES: dict[str, VerdictOutcome] = {outcome: outcome for outcome in get_args(VerdictOutcome)}
 
 
 @dataclass(frozen=True)
@@ -41,9 +49,12 @@ class Metric:
         return self.name == "perplexity"
 
     def to_display_effect(self, difference: float) -> float:
-        """Return the displayed effect: exp(difference) - 1 for perplexity, the difference itself otherwise."""
+        """Return the displayed effect: exp(difference) - 1 for perplexity, the difference itself otherwise.
+
+        Accuracy cannot change by more than 1.
+        """
         if not self.is_relative:
-            return difference
+            return min(max(difference, -1.0), 1.0) if self.name == "accuracy" else difference
         with np.errstate(over="ignore"):
             return float(np.expm1(difference))
 
@@ -102,25 +113,47 @@ def decide_outcomes(
     `half_width` and `equivalence_half_width` belong to the 95 % and the 90 % interval of `difference`; all three have
     the shape (experiments,).
     """
+    differs, is_equivalent = _apply_rule(difference, half_width, equivalence_half_width, equivalence_band)
+    is_helpful = (difference < 0) == lower_is_better
+    settled = np.where(differs, np.where(is_helpful, HELPED, HURT), NO_PRACTICAL_DIFFERENCE)
+    return [VERDICT_OUTCOMES[outcome] for outcome in np.where(differs | is_equivalent, settled, CANNOT_TELL)]
+
+
+def find_settled(
+    difference: PerExperiment,
+    half_width: PerExperiment,
+    equivalence_half_width: PerExperiment,
+    equivalence_band: tuple[float, float],
+) -> Bool[np.ndarray, " experiments"]:
+    """Return which of many experiments have another outcome than "cannot tell"."""
+    differs, is_equivalent = _apply_rule(difference, half_width, equivalence_half_width, equivalence_band)
+    return np.asarray(differs | is_equivalent)
+
+
+def answer_claim(outcome: VerdictOutcome, expected_outcome: str) -> ClaimAnswer:
+    """Return whether a claim that expects an outcome holds. Without a judgement, it cannot be tested."""
+    if outcome in OPEN_OUTCOMES:
+        return "cannot tell"
+    if outcome not in (HELPED, HURT, NO_PRACTICAL_DIFFERENCE):
+        return "cannot be tested"
+    return "holds" if outcome == expected_outcome else "does not hold"
+
+
+def _apply_rule(
+    difference: PerExperiment,
+    half_width: PerExperiment,
+    equivalence_half_width: PerExperiment,
+    equivalence_band: tuple[float, float],
+) -> tuple[Bool[np.ndarray, " experiments"], Bool[np.ndarray, " experiments"]]:
+    """Return which experiments show a difference, and which show that it is too small to matter."""
     excludes_zero = np.abs(difference) > half_width
-    outcomes: list[VerdictOutcome] = []
-    for experiment_difference, differs, is_inside, is_equivalent in zip(
-        difference,
-        excludes_zero,
-        _is_inside_band(difference, half_width, equivalence_band),
-        _is_inside_band(difference, equivalence_half_width, equivalence_band),
-        strict=True,
-    ):
-        if differs and not is_inside:
-            outcomes.append(HELPED if (experiment_difference < 0) == lower_is_better else HURT)
-        else:
-            outcomes.append(NO_PRACTICAL_DIFFERENCE if is_equivalent else CANNOT_TELL)
-    return outcomes
+    is_inside = _is_inside_band(difference, half_width, equivalence_band)
+    return excludes_zero & ~is_inside, _is_inside_band(difference, equivalence_half_width, equivalence_band)
 
 
 def _is_inside_band(
     difference: PerExperiment, half_width: PerExperiment, equivalence_band: tuple[float, float]
-) -> np.ndarray:
+) -> Bool[np.ndarray, " experiments"]:
     """Return whether each interval lies within the equivalence band."""
     low, high = equivalence_band
     return np.asarray((difference - half_width >= low) & (difference + half_width <= high))

@@ -2,14 +2,15 @@
 
 The score column is called `score`, or by its content: `accuracy`, `loss`, `perplexity`, or `total` for the summed
 negative log-likelihood of an example, whose weight is its number of tokens (or bytes). All but `total` are means over
-the weight.
+the weight. A run with a score of nan or inf is lost.
 """
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable, Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -17,10 +18,11 @@ from typing import NamedTuple
 import numpy as np
 
 from headtohead.errors import ScoresError, suggest
-from headtohead.verdict.compare import compare_scores
+from headtohead.verdict.compare import ErrorBudget, compare_scores
+from headtohead.verdict.interim import Analysis
 from headtohead.verdict.record import Verdict
 from headtohead.verdict.rule import MetricName, get_metric
-from headtohead.verdict.scores import Scores
+from headtohead.verdict.scores import Scores, find_resolution
 
 METRIC_BY_SCORE_COLUMN: Mapping[str, MetricName | None] = {
     "score": None,
@@ -61,9 +63,15 @@ class _ScoreFileParser:
     rows: list[_ScoreRow] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     invalid_row_keys: set[tuple[str, str, str]] = field(default_factory=set)
+    lost_runs: dict[str, set[int]] = field(default_factory=dict)
+    """seeds by variant of runs with a score that is not finite"""
 
     def add_error(self, line_number: int, message: str) -> None:
         self.errors.append(f"line {line_number}: {message}")
+
+    def remove_lost_runs(self) -> None:
+        """Remove the other rows of runs with a score that is not finite."""
+        self.rows = [row for row in self.rows if row.seed not in self.lost_runs.get(row.variant, ())]
 
     def raise_errors(self) -> None:
         """Raise ScoresError with the first errors; do nothing if there are none."""
@@ -84,8 +92,12 @@ def judge_csv(
     metric: str | None = None,
     equivalence_margin: float | None = None,
     confidence: float = 0.95,
+    earlier_analyses: Sequence[int] = (),
 ) -> list[Verdict]:
-    """Return the verdict on each variant of a score file."""
+    """Return the verdict on each variant of a score file.
+
+    `earlier_analyses` holds the numbers of seeds with which these variants were judged before.
+    """
     table = read_csv(path, metric=metric)
     if table.metric is None:
         raise ScoresError(
@@ -107,8 +119,14 @@ def judge_csv(
     others = {variant: scores for variant, scores in table.scores.items() if variant != name}
     if not others:
         raise ScoresError(f"{path}: only {name!r} has scores; a comparison needs two variants")
+    analyses = tuple(Analysis(seeds) for seeds in sorted(set(earlier_analyses)))
     return compare_scores(
-        table.scores[name], others, metric=table.metric, equivalence_margin=equivalence_margin, confidence=confidence
+        table.scores[name],
+        others,
+        metric=table.metric,
+        equivalence_margin=equivalence_margin,
+        confidence=confidence,
+        budget=ErrorBudget(dict.fromkeys(others, analyses)),
     )
 
 
@@ -126,6 +144,7 @@ def read_csv(path: str | Path, *, metric: str | None = None) -> ScoreTable:
     inferred = requested or METRIC_BY_SCORE_COLUMN[column]
     for line_number, cells in lines[1:]:
         _parse_row(parser, line_number, cells, columns, column)
+    parser.remove_lost_runs()
     if not parser.rows and not parser.errors:
         parser.errors.append("the file has no scores")
     if (
@@ -138,10 +157,8 @@ def read_csv(path: str | Path, *, metric: str | None = None) -> ScoreTable:
     _check_score_range(parser, inferred, column)
     _check_completeness(parser, has_seed_weights=column == "total")
     parser.raise_errors()
-    names = list(dict.fromkeys(row.variant for row in parser.rows))
-    scores = {
-        name: _build_scores([row for row in parser.rows if row.variant == name], inferred, column) for name in names
-    }
+    names = list(dict.fromkeys([*(row.variant for row in parser.rows), *parser.lost_runs]))
+    scores = {name: _build_scores(parser, name, inferred, column) for name in names}
     return ScoreTable("baseline" if "baseline" in names else names[0], scores, inferred)
 
 
@@ -224,7 +241,7 @@ def _parse_row(
     seed = _parse_finite_float(cell["seed"])
     if seed is None or seed != int(seed) or abs(seed) > MAX_SEED:
         parser.add_error(line_number, f"seed {cell['seed']!r} is not an integer")
-    value = _parse_finite_float(cell[score_column])
+    value = _parse_float(cell[score_column])
     if value is None:
         parser.add_error(line_number, f"{score_column} {cell[score_column]!r} is not a number")
     weight = _parse_finite_float(cell["weight"]) if "weight" in cell else 1.0
@@ -236,15 +253,22 @@ def _parse_row(
     if len(parser.errors) > num_errors or seed is None or value is None or weight is None:
         parser.invalid_row_keys.add((cell["variant"], cell["seed"], example))
         return
+    if not math.isfinite(value):
+        parser.lost_runs.setdefault(cell["variant"], set()).add(int(seed))
+        return
     parser.rows.append(_ScoreRow(line_number, cell["variant"], int(seed), example, document, value, weight))
 
 
-def _parse_finite_float(text: str) -> float | None:
+def _parse_float(text: str) -> float | None:
     try:
-        number = float(text)
+        return float(text)
     except ValueError:
         return None
-    return number if math.isfinite(number) else None
+
+
+def _parse_finite_float(text: str) -> float | None:
+    number = _parse_float(text)
+    return number if number is not None and math.isfinite(number) else None
 
 
 def _check_score_range(parser: _ScoreFileParser, metric: MetricName | None, score_column: str) -> None:
@@ -295,20 +319,27 @@ def _check_completeness(parser: _ScoreFileParser, *, has_seed_weights: bool) -> 
             parser.add_error(last_line, f"{variant}, seed {seed} lacks {len(missing)} examples: {listed}")
 
 
-def _build_scores(rows: list[_ScoreRow], metric: MetricName | None, score_column: str) -> Scores:
-    """Return the scores of one variant from its rows."""
+def _build_scores(parser: _ScoreFileParser, variant: str, metric: MetricName | None, score_column: str) -> Scores:
+    """Return the scores of one variant."""
+    rows = [row for row in parser.rows if row.variant == variant]
     seeds = tuple(sorted({row.seed for row in rows}))
-    examples = tuple(sorted({row.example_id for row in rows}))
+    # Without an example column, the score of a seed is already a mean and needs no weight.
+    weight_by_example = {
+        row.example_id: row.weight if row.example_id or score_column == "total" else 1.0 for row in parser.rows
+    }
+    examples = tuple(sorted(weight_by_example))
+    weights = np.array([weight_by_example[example] for example in examples])
     values = np.zeros((len(seeds), len(examples)))
-    weights = np.ones(len(examples))
-    seed_index = {seed: index for index, seed in enumerate(seeds)}
-    example_index = {example: index for index, example in enumerate(examples)}
+    is_logarithm = metric == "perplexity" and score_column != "total"
     for row in rows:
-        # Without an example column, the score of a seed is already a mean and needs no weight.
-        weight = row.weight if row.example_id or score_column == "total" else 1.0
-        mean = math.log(row.score) if metric == "perplexity" and score_column != "total" else row.score
-        values[seed_index[row.seed], example_index[row.example_id]] = mean if score_column == "total" else mean * weight
-        weights[example_index[row.example_id]] = weight
-    document_by_example = {row.example_id: row.document for row in rows if row.document}
+        column = bisect_left(examples, row.example_id)
+        mean = math.log(row.score) if is_logarithm else row.score
+        values[seeds.index(row.seed), column] = mean if score_column == "total" else mean * weights[column]
+    document_by_example = {row.example_id: row.document for row in parser.rows if row.document}
     documents = tuple(document_by_example[example] for example in examples) if document_by_example else ()
-    return Scores(seeds, values, weights, examples, documents)
+    lost = tuple(sorted(parser.lost_runs.get(variant, ())))
+    resolution = None
+    if is_logarithm and rows and len(examples) == 1:
+        raw_scores = [row.score for row in rows]
+        resolution = find_resolution(raw_scores) / min(raw_scores)
+    return Scores(seeds, values, weights, examples, documents, lost, resolution)

@@ -64,7 +64,8 @@ class VarianceComponents:
     """The components of the variance of d, for each of many experiments of the same size.
 
     `seed_variance` is A, `document_mean_square` is B, `residual_variance` is R. `document_freedom` is D* before the
-    correction for skewness. `equivalent_documents` is 1 / P.
+    correction for skewness. `equivalent_documents` is 1 / P. `seed_freedom` is S - 1, or that of Welch's test if the
+    seeds of the two sides differ; `num_seeds` is then the smaller number.
     """
 
     difference: PerExperiment
@@ -74,6 +75,7 @@ class VarianceComponents:
     document_freedom: PerExperiment
     equivalent_documents: PerExperiment
     skewness: PerExperiment
+    seed_freedom: PerExperiment
     num_seeds: int
     num_documents: int
 
@@ -97,6 +99,7 @@ class VarianceComponents:
             transform(self.document_freedom),
             transform(self.equivalent_documents),
             transform(self.skewness),
+            transform(self.seed_freedom),
             self.num_seeds,
             self.num_documents,
         )
@@ -112,6 +115,7 @@ class VarianceComponents:
             residual_variance=self.residual_variance * seed_ratio * document_ratio,
             document_freedom=self.document_freedom * (num_documents - 1) / max(self.num_documents - 1, 1),
             equivalent_documents=self.equivalent_documents / document_ratio,
+            seed_freedom=self.seed_freedom * (num_seeds - 1) / (self.num_seeds - 1),
             num_seeds=num_seeds,
             num_documents=num_documents,
         )
@@ -130,39 +134,113 @@ def estimate_variance_components(
     weights: Float[np.ndarray, "experiments documents"],
     extra_document_variance: PerExperiment | None = None,
 ) -> VarianceComponents:
-    """Estimate the components from totals of documents. `extra_document_variance` is added for examples that did not
-    happen to differ (see `compute_rare_difference_variance`)."""
-    _, seeds, documents = differences.shape
-    shares = weights / weights.sum(axis=-1, keepdims=True)
-    per_seed = differences.sum(axis=-1) / weights.sum(axis=-1)[:, None]
-    difference = per_seed.mean(axis=-1)
-    seed_variance = per_seed.var(axis=-1, ddof=1) / seeds
-    zeros = np.zeros_like(difference)
-    if documents == 1:
-        return VarianceComponents(difference, seed_variance, zeros, zeros, zeros, zeros + 1, zeros, seeds, documents)
+    """Estimate the components from totals of documents, paired by seed.
 
-    square_sum = (shares**2).sum(axis=-1)
-    factors = shares**2 / (1 - 2 * shares + square_sum[:, None])
-    deviations = differences / weights[:, None, :] - per_seed[..., None]
+    `extra_document_variance` is added for examples that did not happen to differ (see
+    `compute_rare_difference_variance`).
+    """
+    return _combine_mean_squares(_compute_mean_squares(differences, weights), weights, extra_document_variance)
+
+
+def estimate_unpaired_components(
+    baseline: Float[np.ndarray, "experiments baseline_seeds documents"],
+    variant: Float[np.ndarray, "experiments variant_seeds documents"],
+    weights: Float[np.ndarray, "experiments documents"],
+    extra_document_variance: PerExperiment | None = None,
+) -> VarianceComponents:
+    """Estimate the components from totals of the same documents with other seeds (Welch, Biometrika 34, 1947)."""
+    first, second = (_compute_mean_squares(totals, weights) for totals in (baseline, variant))
+    seed_variance = first.seed_variance + second.seed_variance
+    uncertainty = first.seed_variance**2 / first.seed_freedom + second.seed_variance**2 / second.seed_freedom
+    smaller_freedom = np.minimum(first.seed_freedom, second.seed_freedom)
+    difference = _MeanSquares(
+        second.mean - first.mean,
+        seed_variance,
+        np.divide(seed_variance**2, uncertainty, out=smaller_freedom, where=uncertainty > 0),
+        second.deviations - first.deviations,
+        first.residual_variance + second.residual_variance,
+        min(first.num_seeds, second.num_seeds),
+    )
+    return _combine_mean_squares(difference, weights, extra_document_variance)
+
+
+@dataclass(frozen=True, eq=False)
+class _MeanSquares:
+    """Mean squares of one table of seeds and documents, or of the difference of two."""
+
+    mean: PerExperiment
+    seed_variance: PerExperiment
+    seed_freedom: PerExperiment
+    deviations: Float[np.ndarray, "experiments documents"]
+    """deviation of each document from the mean, averaged over seeds"""
+    residual_variance: PerExperiment
+    num_seeds: int
+
+
+def _compute_mean_squares(
+    totals: Float[np.ndarray, "experiments seeds documents"], weights: Float[np.ndarray, "experiments documents"]
+) -> _MeanSquares:
+    seeds = totals.shape[1]
+    per_seed = totals.sum(axis=-1) / weights.sum(axis=-1)[:, None]
+    mean = per_seed.mean(axis=-1)
+    deviations = totals / weights[:, None, :] - per_seed[..., None]
     shared = deviations.mean(axis=-2)
     deviations -= shared[:, None, :]
-    mean_square = (factors * shared**2).sum(axis=-1)
+    factors = _compute_factors(weights)[1]
     residual = np.einsum("nj,nsj,nsj->n", factors, deviations, deviations) / (seeds * (seeds - 1))
+    seed_variance = per_seed.var(axis=-1, ddof=1) / seeds
+    return _MeanSquares(mean, seed_variance, np.full_like(mean, seeds - 1.0), shared, residual, seeds)
+
+
+def _compute_factors(
+    weights: Float[np.ndarray, "experiments documents"],
+) -> tuple[Float[np.ndarray, "experiments documents"], Float[np.ndarray, "experiments documents"], PerExperiment]:
+    """Return p[j], g[j] and P. With a single document, g[j] is 0."""
+    shares = weights / weights.sum(axis=-1, keepdims=True)
+    square_sum = (shares**2).sum(axis=-1)
+    denominators = 1 - 2 * shares + square_sum[:, None]
+    factors = np.divide(shares**2, denominators, out=np.zeros_like(shares), where=denominators > 0)
+    return shares, factors, square_sum
+
+
+def _combine_mean_squares(
+    squares: _MeanSquares,
+    weights: Float[np.ndarray, "experiments documents"],
+    extra_document_variance: PerExperiment | None,
+) -> VarianceComponents:
+    documents = weights.shape[-1]
+    zeros = np.zeros_like(squares.mean)
+    if documents == 1:
+        return VarianceComponents(
+            squares.mean,
+            squares.seed_variance,
+            zeros,
+            zeros,
+            zeros,
+            zeros + 1,
+            zeros,
+            squares.seed_freedom,
+            squares.num_seeds,
+            documents,
+        )
+    shares, factors, square_sum = _compute_factors(weights)
+    mean_square = (factors * squares.deviations**2).sum(axis=-1)
     if extra_document_variance is not None:
         mean_square = mean_square + extra_document_variance
-    influence = np.sqrt(shares) * shared
+    influence = np.sqrt(shares) * squares.deviations
     spread = (influence**2).sum(axis=-1) ** 1.5
     # If all documents agree, the skewness is 0 instead of 0/0.
     skewness = np.divide(np.sqrt(documents) * (influence**3).sum(axis=-1), spread, out=zeros.copy(), where=spread > 0)
     return VarianceComponents(
-        difference,
-        seed_variance,
+        squares.mean,
+        squares.seed_variance,
         mean_square,
-        residual,
+        squares.residual_variance,
         np.sqrt(_compute_document_freedom(shares, factors, square_sum) * (documents - 1)),
         1 / square_sum,
         skewness,
-        seeds,
+        squares.seed_freedom,
+        squares.num_seeds,
         documents,
     )
 
@@ -201,7 +279,7 @@ def compute_critical_value(confidence: float, degrees_of_freedom: PerExperiment)
 def compute_seed_interval(components: VarianceComponents, confidence: float) -> IntervalEstimate:
     """Return the t interval over the paired differences of the seeds, which holds for these documents."""
     error = np.sqrt(components.seed_variance)
-    return IntervalEstimate(error, compute_critical_value(confidence, np.array([components.num_seeds - 1.0])) * error)
+    return IntervalEstimate(error, compute_critical_value(confidence, components.seed_freedom) * error)
 
 
 def compute_interval(components: VarianceComponents, confidence: float) -> IntervalEstimate:
@@ -209,7 +287,7 @@ def compute_interval(components: VarianceComponents, confidence: float) -> Inter
     seed_interval = compute_seed_interval(components, confidence)
     if components.num_documents == 1:
         return seed_interval
-    seed_freedom = components.num_seeds - 1
+    seed_freedom = components.seed_freedom
     from_seeds, from_documents = components.seed_variance, components.document_variance
     mean_square, residual = components.document_mean_square, components.residual_variance
     has_documents = from_documents > 0
@@ -222,34 +300,12 @@ def compute_interval(components: VarianceComponents, confidence: float) -> Inter
         + np.where(is_excess, residual**2, 0.0) / (seed_freedom * document_freedom)
     )
     variance = from_seeds + from_documents
-    freedom = np.divide(variance**2, uncertainty, out=np.full_like(variance, seed_freedom), where=uncertainty > 0)
+    freedom = np.divide(variance**2, uncertainty, out=seed_freedom.copy(), where=uncertainty > 0)
     from_both = compute_critical_value(confidence, np.maximum(freedom, 1.0)) * np.sqrt(variance)
     document_half_width = compute_critical_value(confidence, document_freedom) * np.sqrt(from_documents)
     bound = np.hypot(seed_interval.half_width, document_half_width)
     half_width = np.maximum.reduce([from_both, seed_interval.half_width, document_half_width])
     return IntervalEstimate(np.sqrt(variance), np.minimum(bound, half_width))
-
-
-def compute_detection_power(components: VarianceComponents, effect: float, confidence: float) -> float:
-    """Return the probability that the interval excludes 0 if the true difference is `effect`.
-
-    `components` describes one experiment and is taken as the truth. d is normal; A and B follow chi-square
-    distributions with S - 1 and D* degrees of freedom, independent of d. The power is an integral over both. With seeds
-    alone this is the noncentral t distribution.
-    """
-    half_width, weights, error = _list_possible_half_widths(components, confidence)
-    return float(weights @ _compute_exclusion_probability(effect, half_width, error))
-
-
-def compute_equivalence_power(
-    components: VarianceComponents, effect: float, confidence: float, equivalence_band: tuple[float, float]
-) -> float:
-    """Return the probability that the interval lies within the band if the true difference is `effect`."""
-    half_width, weights, error = _list_possible_half_widths(components, confidence)
-    low, high = equivalence_band
-    too_low = special.ndtr(_to_standard_errors(low + half_width - effect, error))
-    not_too_high = special.ndtr(_to_standard_errors(high - half_width - effect, error))
-    return float(weights @ np.maximum(not_too_high - too_low, 0.0))
 
 
 def compute_min_detectable_effect(components: VarianceComponents, confidence: float) -> float:
@@ -283,7 +339,7 @@ def _list_possible_half_widths(
     error = float(np.sqrt(components.seed_variance[0] + components.document_variance[0]))
     seed_factor, document_factor = (
         special.chdtri(freedom, 1 - QUADRATURE_QUANTILES) / freedom
-        for freedom in (components.num_seeds - 1, max(float(components.document_freedom[0]), 1.0))
+        for freedom in (float(components.seed_freedom[0]), max(float(components.document_freedom[0]), 1.0))
     )
     if components.num_documents == 1:
         document_factor = np.ones(1)

@@ -30,7 +30,6 @@ from headtohead.experiment.schemas.experiment_files import (
 from headtohead.experiment.schemas.findings import (
     AttentionFindings,
     AxisFindings,
-    ClaimAnswer,
     ClaimResult,
     ComparisonFindings,
     ConfusionMatrices,
@@ -101,7 +100,6 @@ __all__ = [
     "AttentionMapsFile",
     "AuditsFile",
     "AxisFindings",
-    "ClaimAnswer",
     "ClaimResult",
     "ClassPrediction",
     "ComparisonFindings",

@@ -34,7 +34,7 @@ from headtohead.experiment.schemas.search import SearchFindings
 from headtohead.experiment.schemas.versus import VersusFindings
 from headtohead.verdict.bootstrap import BootstrapEstimate
 from headtohead.verdict.record import NullableFloat, NullableInterval, Verdict
-from headtohead.verdict.rule import VerdictOutcome
+from headtohead.verdict.rule import ClaimAnswer, VerdictOutcome
 
 ScoresBySeed = dict[str, list[SeedScore]]
 """key: list of [seed, score]"""
@@ -42,7 +42,6 @@ Curves = dict[str, dict[str, dict[str, list[StepScore]]]]
 """variant: split: seed: list of [step, score]"""
 ClassConfidence = Annotated[tuple[str, float], Field(strict=False)]
 """predicted class and its probability"""
-ClaimAnswer = Literal["holds", "does not hold", "cannot tell"]
 
 
 class SeedEstimate(Record):
@@ -116,7 +115,7 @@ class ResultWarning(Record):
 
 
 class FailureRecord(Record):
-    """A trial without a result"""
+    """A trial without a result, or with a result that is no better than counts"""
 
     variant: str
     """name of the variant"""
@@ -124,6 +123,8 @@ class FailureRecord(Record):
     """seed of the trial"""
     message: str
     """error message"""
+    is_lost: bool = False
+    """whether it counts as a failure of its variant: it diverged or learned nothing"""
 
 
 class SeedSample(SampleRecord):
@@ -147,8 +148,10 @@ class PublishedComparison(PublishedResult):
 class ClaimResult(Claim):
     """A published claim and whether it holds here"""
 
-    answer: ClaimAnswer = "cannot tell"
+    answer: ClaimAnswer = "cannot be tested"
     """whether the verdict is the expected one"""
+    is_exploratory: bool = False
+    """whether its comparison is outside of those that share the error rate"""
     outcome: VerdictOutcome | None = None
     """the verdict"""
     summary: str = ""
@@ -304,7 +307,7 @@ class SystemPairVerdict(Record):
 class DistillationClaimResult(DistillationClaim):
     """A published claim about two systems and whether it holds here"""
 
-    answer: ClaimAnswer = "cannot tell"
+    answer: ClaimAnswer = "cannot be tested"
     """whether the verdict is the expected one"""
     outcome: VerdictOutcome | None = None
     """the verdict"""
@@ -358,7 +361,7 @@ class Findings(VersionedRecord):
     rows: Literal["all", "unseen"] = "all"
     """rows that the verdict is based on: all, or those that do not occur in train"""
     interim_analyses: list[NonNegativeInt] = []
-    """planned numbers of seeds, for seeds = "auto" """
+    """numbers of seeds of all analyses so far, this one included"""
     warnings: list[ResultWarning] = []
     """variants that changed nothing, and implausible scores"""
     verdicts: list[Verdict] = []

@@ -56,9 +56,11 @@ class AnalysisEvent(Record):
 
     event: Literal["analysis"] = "analysis"
     seeds: dict[str, NonNegativeInt]
-    """finished seeds by variant, the baseline included"""
-    level: float
-    """confidence of each interval at this analysis"""
+    """seeds by variant that it and the baseline have run, lost runs included"""
+    planned_seeds: NonNegativeInt
+    """seeds of the last planned analysis"""
+    confidence: dict[str, float]
+    """confidence of the interval of each variant"""
 
 
 JournalEvent = Annotated[

@@ -8,7 +8,7 @@ from headtohead.experiment import findings_view
 from headtohead.experiment.schemas import ComparisonFindings, Findings
 from headtohead.presentation.chart import Chart
 from headtohead.presentation.section import Block, BulletList, Figure, Paragraph, Section, Subheading, TableBlock
-from headtohead.presentation.table import Table, make_numeric_columns, make_table, make_text_columns
+from headtohead.presentation.table import Cell, Table, make_numeric_columns, make_table, make_text_columns
 from headtohead.report.context import ReportContext
 from headtohead.report.forest import build_forest_plot
 from headtohead.report.sections.verdicts import make_effect_cells
@@ -29,7 +29,9 @@ def build_comparisons_section(context: ReportContext) -> Section | None:
         blocks.append(Subheading(comparison.title))
         if comparison.description:
             blocks.append(Paragraph(comparison.description))
-        caption = f"Change relative to {comparison.baseline}, with its 95 % interval. Shaded: within {context.margin}."
+        if any(verdict.is_exploratory for verdict in comparison.verdicts):
+            blocks.append(Paragraph("Exploratory: outside of the comparisons that share the error rate."))
+        caption = f"Change relative to {comparison.baseline}, with its interval. Shaded: within {context.margin}."
         blocks += [Figure(chart, caption), BulletList([verdict.summary for verdict in comparison.verdicts])]
     blocks.append(TableBlock(build_comparison_table(findings), summary="All numbers of these comparisons"))
     return Section("comparisons", "Comparisons between variants", blocks, "Comparisons")
@@ -52,11 +54,12 @@ def build_comparison_table(findings: Findings) -> Table:
     metric = findings_view.get_metric(findings)
     comparisons = list_judged_comparisons(findings)
     columns = make_text_columns(comparison="comparison", variant="variant", against="baseline", verdict="verdict")
-    columns += make_numeric_columns(effect="change", interval="95 % interval")
+    columns += make_numeric_columns(effect="change", interval="interval", confidence="confidence")
     rows = []
     for comparison in comparisons:
         for verdict in comparison.verdicts:
             names = comparison.title, verdict.variant, comparison.baseline, verdict.outcome
-            rows.append([*names, *make_effect_cells(verdict, metric, with_means=False)])
+            level = Cell(f"{verdict.adjusted_confidence:.2%}", verdict.adjusted_confidence)
+            rows.append([*names, *make_effect_cells(verdict, metric, with_means=False), level])
     notes = [f"{comparison.title}: {comparison.description}" for comparison in comparisons if comparison.description]
     return make_table("comparisons", "Comparisons between variants", "; ".join(notes), columns, rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
@@ -22,7 +23,7 @@ EFFECT_TITLES = {
     "baseline": "baseline",
     "variant_mean": "variant mean",
     "effect": "change",
-    "interval": "95 % interval",
+    "interval": "interval",
 }
 """columns of `make_effect_cells`"""
 
@@ -37,7 +38,7 @@ def build_verdicts_section(context: ReportContext) -> Section:
         margin = findings_view.get_equivalence_margin(findings)
         forest = Figure(
             build_forest_plot(findings.verdicts, metric, margin),
-            f"Marks: change relative to the baseline. Thin lines: the simultaneous 95 % interval"
+            f"Marks: change relative to the baseline. Thin lines: the interval"
             f"{'' if context.is_quick else ' that decides the verdict'}, for new seeds and new text of this kind. "
             "Thick lines: the interval over seeds alone, on this test set. "
             + (
@@ -75,13 +76,15 @@ def prepare_verdict(verdict: Verdict, metric: str) -> VerdictCard:
     notes = []
     if verdict.dominant_noise_source in ("seeds", "documents"):
         notes.append(f"dominant noise source: {verdict.dominant_noise_source}")
-    if number_format.is_finite_number(verdict.min_detectable_effect):
+    if not math.isnan(verdict.min_detectable_effect):
         notes.append(f"minimum detectable effect: about {_format_detectable(verdict, metric).removeprefix('±')}")
     return VerdictCard(verdict.variant, verdict.outcome, verdict.summary, "; ".join(notes))
 
 
 def _format_detectable(verdict: Verdict, metric: str) -> str:
     size = verdict.min_detectable_effect
+    if size == math.inf:
+        return "too few seeds"
     if not number_format.is_finite_number(size):
         return number_format.MISSING_VALUE
     return number_format.format_margin(metric, float(f"{size:.2g}"))
@@ -102,16 +105,21 @@ def build_verdicts_table(context: ReportContext) -> Table:
     columns = [
         *make_text_columns("variant", "verdict"),
         *make_numeric_columns(EFFECT_TITLES),
+        Column("confidence", "confidence", True, is_optional=True),
         Column("seed_interval", "interval over seeds", True, is_optional=True),
         *make_numeric_columns("seeds", "documents", format=number_format.format_count, is_optional=True),
+        Column("lost_runs", "lost runs", True, is_optional=True),
+        Column("max_failure_rate", "failures possible", True, is_optional=True),
         Column("dominant_noise_source", "dominant noise source", is_optional=True),
         Column("min_detectable_effect", "minimum detectable effect", True, is_optional=True),
         Column("to_settle", "seeds needed", is_optional=True),
     ]
     caption = (
-        f"Based on {context.describe_primary_metric()}. The 95 % interval decides; it is simultaneous for all variants "
-        "and generalizes to new seeds and new text of this kind. The interval over seeds covers this test set only. "
-        "Seeds needed: what would probably settle an undecided comparison."
+        f"Based on {context.describe_primary_metric()}. The interval decides; it is for new seeds and new text of this "
+        "kind. All intervals, of all comparisons and analyses, hold together with 95 %, for which each has the "
+        "confidence shown. The interval over seeds covers this test set only. Lost runs diverged or learned nothing. "
+        "Failures possible: 95 % upper bound of the share of runs that fail. Seeds needed: what would settle an "
+        "undecided comparison with a probability of 80 %."
     )
     rows = [_make_verdict_row(verdict, context.metric) for verdict in context.findings.verdicts]
     return make_table("verdicts", "Verdicts", caption, columns, rows)
@@ -127,8 +135,11 @@ def _make_verdict_row(verdict: Verdict, metric: str) -> list[Any]:
         verdict.variant,
         verdict.outcome,
         *make_effect_cells(verdict, metric),
+        Cell(f"{verdict.adjusted_confidence:.2%}", verdict.adjusted_confidence),
         Cell(number_format.format_effect_interval(metric, seed_interval, decimals), seed_interval),
         *(verdict.seeds, verdict.documents),
+        Cell(f"{verdict.lost_runs} of {verdict.runs}", verdict.lost_runs),
+        Cell(number_format.format_percentage(verdict.max_failure_rate), verdict.max_failure_rate),
         Cell(number_format.MISSING_VALUE if noise == "unknown" else noise, noise),
         Cell(_format_detectable(verdict, metric), verdict.min_detectable_effect),
         Cell(data_needed or number_format.MISSING_VALUE, data_needed),
@@ -136,7 +147,7 @@ def _make_verdict_row(verdict: Verdict, metric: str) -> list[Any]:
 
 
 def make_effect_cells(row: Verdict, metric: str, *, with_means: bool = True) -> list[Cell]:
-    """Return baseline mean, variant mean, change and 95 % interval of a verdict."""
+    """Return baseline mean, variant mean, change and interval of a verdict."""
     interval = row.interval
     decimals = number_format.choose_decimals(metric, interval)
     means = [Cell(number_format.format_score(metric, mean), mean) for mean in (row.baseline_mean, row.variant_mean)]
@@ -156,5 +167,5 @@ def build_secondary_results_table(findings: Findings) -> Table:
         for name, verdicts in findings.other_verdicts.items()
         for row in verdicts
     ]
-    caption = "For information only: the verdict uses only the evaluation set that the experiment file names."
+    caption = "Exploratory: verdicts use only the evaluation set that the experiment file names."
     return make_table("others", "Other evaluation sets", caption, columns, rows)

@@ -82,7 +82,7 @@ def _compute_interim_findings(experiment_folder: Path) -> Findings:
     from headtohead.findings import compute
 
     runs = open_runs(experiment_folder)
-    return compute.compute_findings(runs, interim_analyses=compute.list_interim_analyses(runs))
+    return compute.compute_findings(runs, is_live=True)
 
 
 def _render_learning_curves(findings: Findings) -> JsonDict | None:
