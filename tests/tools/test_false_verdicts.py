@@ -121,3 +121,12 @@ def test_commands_are_run_and_resumed(kind: str, tmp_path: Path, monkeypatch: py
     assert len(row.verdicts) == 2
     assert row.confidences[1] > row.confidences[0]
     assert not (tmp_path / "experiment").exists()
+
+
+def test_a_variant_that_lost_all_runs_has_a_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli_runs, "MAX_SEEDS", 3)
+    classifier = aa_training.KINDS["classifier"]
+    variant = {"training": {"optimizer": {"kind": "adam", "lr": 1e-9}}}
+    monkeypatch.setitem(aa_training.KINDS, "classifier", {**classifier, "variants": {"untrained": variant}})
+    row = cli_runs.run_cli_experiment("classifier", 1_000, tmp_path / "experiment")
+    assert row.verdicts[-1] in ("cannot tell", "too few seeds", "not comparable")
