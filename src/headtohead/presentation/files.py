@@ -51,7 +51,7 @@ def write_formats(
             content = render_document(name)
             with translate_disk_full_error(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-            write_bytes(path, content if isinstance(content, bytes) else content.encode())
+            write_bytes(path, content if isinstance(content, bytes) else content.encode(errors="backslashreplace"))
             written.append(path)
             if name in CHART_FORMATS:
                 written += write_charts(build_charts(), CHART_FORMATS[name], path.parent / CHARTS_FOLDER)
