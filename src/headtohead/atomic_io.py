@@ -244,7 +244,7 @@ def lock_cache_folder(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            path = escape_control_characters(file.name)
+            path = escape_control_characters(str(folder / ".lock"))
             sys.stderr.write(f"waiting for another process, which holds the lock {path}\n")
             fcntl.flock(file, fcntl.LOCK_EX)
         except OSError as error:

@@ -146,7 +146,7 @@ def test_a_run_folder_made_by_a_different_experiment(h2h, world):
     assert code == 0
     before = sorted((p, p.stat().st_mtime_ns) for p in Path("mine").rglob("*"))
     answer = h2h("run", file, "--out", "mine", "--set", "model.width=32", "--resume")
-    refused(answer, "different experiment", "model.width is 16, not 32")
+    refused(answer, "different experiment", "model.width is 16 instead of 32")
     refused(h2h("run", file, "--out", "mine"), "--resume continues it")
     Path("full").mkdir()
     (Path("full") / "letter.txt").write_text("mine")

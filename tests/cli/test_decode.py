@@ -178,7 +178,7 @@ def test_stopped_in_the_middle_nothing_is_lost_and_the_rest_is_the_same(
 
     def stop(update: ProgressUpdate) -> None:
         nonlocal calls
-        calls += update.what == "generating samples"
+        calls += update.description == "generating samples"
         if calls == 5:
             raise KeyboardInterrupt("at the fifth chunk")
 

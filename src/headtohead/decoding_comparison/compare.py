@@ -27,6 +27,7 @@ from headtohead.generation.likelihood import Likelihood
 from headtohead.text_metrics import diversity
 from headtohead.text_metrics.diversity import EMPTY_RATIO, Ratio
 from headtohead.verdict.compare import compare_scores
+from headtohead.verdict.rule import CANNOT_TELL, TOO_FEW_SEEDS
 from headtohead.verdict.scores import Scores
 
 PromptRatios = Sequence[Ratio]
@@ -171,7 +172,7 @@ def judge_strategy_pairs(metric_name: str, ratios_by_strategy: Mapping[str, Prom
             metric=metric_name,
             strategy=pairs[verdict.variant][0],
             reference=pairs[verdict.variant][1],
-            outcome=verdict.outcome,
+            outcome=CANNOT_TELL if verdict.outcome == TOO_FEW_SEEDS else verdict.outcome,
             effect=verdict.effect,
             interval=verdict.interval,
             adjusted_confidence=verdict.adjusted_confidence,
