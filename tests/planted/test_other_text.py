@@ -27,6 +27,7 @@ from headtohead.runner.corpus_description import describe_corpus
 from headtohead.runner.preflight import check_scored_texts
 from headtohead.runner.run_experiment import run_experiment
 from headtohead.trials.trial import run_trial
+from headtohead.verdict.compare import ErrorBudget
 from headtohead.verdict.record import Verdict
 
 OTHER_TEXT: dict[str, tuple[dict[str, Any], str]] = {
@@ -149,7 +150,7 @@ def train(build: Callable[..., Experiment], tmp_path_factory: pytest.TempPathFac
 
 def judge(experiment: Experiment, baseline: Mapping[int, Run], variant: Mapping[int, Run]) -> Verdict:
     finished = {"baseline": baseline, "other": variant}
-    (verdict,) = Judge(experiment, finished, describe_corpus(experiment), {}, ()).judge_all().primary
+    (verdict,) = Judge(experiment, finished, describe_corpus(experiment), {}, (), ErrorBudget()).judge_all().primary
     return verdict
 
 

@@ -18,7 +18,7 @@ def claim(expects: str, **more) -> experiment.Claim:
 
 def verdict(word: str):
     return SimpleNamespace(
-        variant="alibi", outcome=word, effect=-0.02, interval=(-0.03, -0.01), seeds=5, summary="so it is"
+        variant="alibi", outcome=word, effect=-0.02, interval=(-0.03, -0.01), seeds=5, summary="so it is", is_exploratory=False
     )
 
 
@@ -116,7 +116,7 @@ def test_a_claim_about_longer_inputs_compares_a_variant_with_itself(outcome):
     short, long = (row.value for row in outcome.findings.length_generalization["alibi"].contexts)
     assert extends.effect == pytest.approx(long / short - 1, abs=0.02)
     # Learned positions cannot be tested at 16: there is nothing to compare.
-    assert cannot.answer == "cannot tell" and cannot.outcome is None
+    assert cannot.answer == "cannot be tested" and cannot.outcome is None
 
 
 def test_published_figures_stand_beside_the_right_step_and_are_marked_on_other_texts(outcome):

@@ -19,7 +19,6 @@ from headtohead.presentation.table import Table, make_numeric_columns, make_tabl
 from headtohead.presentation.terminal import VERDICT_TERMINAL_COLORS, get_stdout_console, print_indented, print_table
 from headtohead.progress import format_duration
 from headtohead.replication.terminal import print_claims
-from headtohead.report.sections.audits import count_statuses, get_audit_status
 from headtohead.verdict.record import Verdict
 
 AUDIT_MARKS = {True: "[green]passed[/]", False: "[red]failed[/]", None: "[dim]does not apply[/]"}
@@ -230,6 +229,8 @@ def print_verdicts(verdicts: Sequence[Verdict]) -> None:
 
 def print_audit_summary(findings: Findings) -> None:
     """Print how many audits passed, details of those that withhold a verdict, and the names of the others."""
+    from headtohead.report.sections.audits import count_statuses, get_audit_status  # imports altair, which is slow
+
     audits = [("data", audit) for audit in findings.data_audits]
     audits += [(f"data of {name}", audit) for name, checks in findings.variant_data_audits.items() for audit in checks]
     audits += [(name, audit) for name, variant_audits in findings.audits.items() for audit in variant_audits]

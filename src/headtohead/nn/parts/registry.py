@@ -95,6 +95,7 @@ def load_plugin(path: str | Path, base_folder: Path = Path(".")) -> Path:
             for part in vars(sys.modules[name]).values()
             if isinstance(part, type) and issubclass(part, Part) and part.__module__ == name and part.kind
         )
+        sys.modules[name].__file__ = str(file)  # a copy of the file may have been loaded first
         return file
     try:
         ast.parse(file.read_bytes())
