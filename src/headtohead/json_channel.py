@@ -102,7 +102,9 @@ class ChildProcess:
         """
         self._request_ids, self._latest_request = count(1), 0
         with contextlib.ExitStack() as stack:
-            log = subprocess.PIPE if log_path is None else stack.enter_context(safe_open.append_to_file(log_path))
+            log: int | IO[bytes] = subprocess.PIPE if log_path is None else subprocess.DEVNULL
+            if log_path not in (None, Path(os.devnull)):
+                log = stack.enter_context(safe_open.append_to_file(log_path))
             self.process = subprocess.Popen(
                 [sys.executable, "-m", module, *arguments],
                 stdin=subprocess.PIPE,

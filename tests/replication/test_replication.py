@@ -18,7 +18,13 @@ def claim(expects: str, **more) -> experiment.Claim:
 
 def verdict(word: str):
     return SimpleNamespace(
-        variant="alibi", outcome=word, effect=-0.02, interval=(-0.03, -0.01), seeds=5, summary="so it is", is_exploratory=False
+        variant="alibi",
+        outcome=word,
+        effect=-0.02,
+        interval=(-0.03, -0.01),
+        seeds=5,
+        summary="so it is",
+        is_exploratory=False,
     )
 
 

@@ -113,9 +113,9 @@ class Judge:
             runs = finished[name] or finished[reference]  # without a run, the examples are those of the reference
             scores = stack_scores(runs, self.corpus, evaluation_set, metric, unit)
             lost = self._list_lost_seeds(name)
-            rows = [row for row, seed in enumerate(scores.seeds) if seed in finished[name] and seed not in lost]
-            kept = tuple(scores.seeds[row] for row in rows)
-            return replace(scores, seeds=kept, values=scores.values[rows], lost=lost)
+            seeds = tuple(seed for seed in finished[name] if seed not in lost)
+            rows = [scores.seeds.index(seed) for seed in seeds]
+            return replace(scores, seeds=seeds, values=scores.values[rows], lost=lost)
 
         references = {unit: stack(reference, unit) for unit in units.values()}
         scores = {name: stack(name, unit) for name, unit in units.items()}

@@ -289,7 +289,9 @@ def _judge(verdict: Verdict, pairs: PairedScores, settings: _ComparisonSettings)
         seed_interval=to_display_interval(seed_half_width),
         equivalence_interval=to_display_interval(equivalence_half_width),
         dominant_noise_source=_find_dominant_noise_source(components),
-        min_detectable_effect=_compute_detectable_effect(components, level, metric, min_half_width),
+        min_detectable_effect=metric.to_display_effect(
+            max(compute_min_detectable_effect(components, level), min_half_width)
+        ),
         additional_seeds=additional_data.seeds if additional_data.is_either_sufficient else None,
         additional_documents=additional_data.documents if additional_data.is_either_sufficient else None,
     )
@@ -299,15 +301,6 @@ def _judge(verdict: Verdict, pairs: PairedScores, settings: _ComparisonSettings)
         summary=phrasing.format_summary(verdict, additional_data, pairs.unused_seeds),
         reason=phrasing.explain_lost_runs(verdict) if is_blocked else phrasing.format_remedy(verdict, additional_data),
     )
-
-
-def _compute_detectable_effect(
-    components: VarianceComponents, confidence: float, metric: Metric, resolution: float
-) -> float:
-    """Return the displayed smallest detectable effect; infinity above 100 %, for which there are too few seeds."""
-    effect = metric.to_display_effect(max(compute_min_detectable_effect(components, confidence), resolution))
-    is_share = metric.is_relative or metric.name == "accuracy"
-    return math.inf if is_share and effect >= 1 else effect
 
 
 def _estimate_components(pairs: PairedScores, metric: Metric) -> VarianceComponents:

@@ -83,7 +83,7 @@ def prepare_verdict(verdict: Verdict, metric: str) -> VerdictCard:
 
 def _format_detectable(verdict: Verdict, metric: str) -> str:
     size = verdict.min_detectable_effect
-    if size == math.inf:
+    if metric in ("perplexity", "accuracy") and size >= 1:
         return "too few seeds"
     if not number_format.is_finite_number(size):
         return number_format.MISSING_VALUE
