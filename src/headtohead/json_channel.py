@@ -20,7 +20,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import IO, Any
 
 from headtohead import safe_open
 from headtohead.errors import RunFolderError

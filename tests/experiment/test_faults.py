@@ -132,7 +132,7 @@ def test_half_a_file_of_a_kill_does_not_keep_an_experiment_from_beginning(small:
 def test_what_a_kill_left_of_a_finished_run_is_swept_away(finished: Path):
     (finished / "alibi" / "seed-0" / "checkpoint-000020").mkdir()
     runs = open_runs(finished)
-    jobs = run_experiment._build_jobs(runs, runs.experiment, range(1), {})
+    jobs = run_experiment._build_jobs(runs, runs.experiment, runs.experiment.names, range(1), {})
     assert {job.state for job in jobs} == {"kept"}
     assert not list(finished.rglob("checkpoint-*"))
 

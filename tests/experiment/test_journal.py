@@ -39,7 +39,7 @@ def test_half_a_line_at_the_end_is_ignored_and_removed(tmp_path):
     path = tmp_path / JOURNAL_FILE
     path.write_bytes(path.read_bytes() + b'{"event": "run", "sta')
     assert len(Journal(tmp_path).read()) == 3
-    Journal(tmp_path).append(AnalysisEvent(seeds={"baseline": 3}, level=0.95))
+    Journal(tmp_path).append(AnalysisEvent(seeds={"alibi": 3}, planned_seeds=0, confidence={"alibi": 0.95}))
     assert len(Journal(tmp_path).read()) == 4
 
 

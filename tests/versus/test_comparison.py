@@ -106,7 +106,9 @@ def test_failed_runs_show_their_last_lines_and_are_not_judged(script: str, tmp_p
 def test_a_metric_that_is_not_finite_is_an_outcome(script: str, tmp_path: Path) -> None:
     command = f"{script} --seed {{seed}}"
     findings = run_versus(command, f"{command} --nan 2", "--metric", "val_loss", "--out", str(tmp_path / "out"))
-    assert findings["failures"] == [{"variant": "variant", "seed": 2, "message": "not finite: val_loss is nan"}]
+    (failure,) = findings["failures"]
+    assert failure == {"variant": "variant", "seed": 2, "message": "not finite: val_loss is nan", "is_lost": True}
+    assert findings["verdicts"][0]["outcome"] in ("cannot tell", "hurt")
 
 
 def test_a_metric_that_never_appears_is_an_error_with_the_output(script: str, tmp_path: Path) -> None:

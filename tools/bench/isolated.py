@@ -127,7 +127,7 @@ STAGES: tuple[tuple[Any, str, str], ...] = (
     (Trainer, "_save_checkpoint", "checkpoints"),
     (trial_module, "evaluate_splits", "evaluation at the end"),
     (trial_module, "audit_scores", "audit of the scores"),
-    (outputs, "_audit_model", "audit of the model (seed 0 only)"),
+    (outputs, "audit_initial_and_trained_model", "audit of the model (seed 0 only)"),
     (outputs, "_write_head_measures", "head metrics"),
     (model_io, "save", "save the model"),
     (outputs, "build_result", "checksums and result"),

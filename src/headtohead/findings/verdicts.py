@@ -151,7 +151,10 @@ class Judge:
         return [verdict]
 
     def _list_lost_seeds(self, variant: str) -> tuple[int, ...]:
-        return tuple(sorted(record.seed for record in self.lost if record.variant == variant))
+        """Return the seeds of lost runs. If no run of a variant learned, their scores count: they show that it hurt."""
+        lost = {record.seed for record in self.lost if record.variant == variant}
+        finished = set(self.finished[variant])
+        return tuple(sorted(lost - finished if finished <= lost else lost))
 
     def compare_texts(
         self, variant: str, evaluation_set: EvaluationSet, reference: Mapping[int, Run]

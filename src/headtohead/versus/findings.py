@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,15 @@ def compute_findings(comparison: ComparisonFolder, command: list[str]) -> Findin
     config, runs = comparison.config, comparison.read_runs()
     counted = {name: {seed: run for seed, run in by_seed.items() if run.is_counted} for name, by_seed in runs.items()}
     ignores_seed = [name for name in counted if is_independent_of_seed(counted[name])]
-    scores = {name: _build_scores(comparison, name, by_seed) for name, by_seed in counted.items() if by_seed}
+    lost = {
+        name: tuple(seed for seed, run in by_seed.items() if run.status == "not finite")
+        for name, by_seed in runs.items()
+    }
+    scores = {
+        name: replace(_build_scores(comparison, name, by_seed), lost=lost[name])
+        for name, by_seed in counted.items()
+        if by_seed
+    }
     withheld = {}
     if BASELINE in ignores_seed:
         withheld = {name: [_describe_ignored_seed(BASELINE)] for name in config.variants}
@@ -65,7 +74,9 @@ def compute_findings(comparison: ComparisonFolder, command: list[str]) -> Findin
             for name, by_seed in counted.items()
         },
         failures=[
-            FailureRecord(variant=name, seed=seed, message=f"{run.status}: {run.message}")
+            FailureRecord(
+                variant=name, seed=seed, message=f"{run.status}: {run.message}", is_lost=run.status == "not finite"
+            )
             for name, by_seed in runs.items()
             for seed, run in by_seed.items()
             if not run.is_counted
