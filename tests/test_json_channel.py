@@ -68,7 +68,7 @@ def test_the_answer_to_a_cancelled_request_is_dropped_and_not_given_to_the_next(
         await wait_for_line(started, "first")
         first.cancel()
         assert await ask(channel, "second") == "second"
-        assert not channel._answers
+        assert channel.num_active_requests == 0
         await channel.end()
 
     run(check())

@@ -212,6 +212,11 @@ class RequestChannel:
         """The child's process id, or None if it is not running."""
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
+    @property
+    def num_active_requests(self) -> int:
+        """The number of requests that have not been answered completely."""
+        return len(self._answers)
+
     async def stream(self, message: JsonDict) -> AsyncGenerator[JsonDict]:
         """Yield the answers to a request. Closing the generator cancels the request."""
         request_id, answers = next(self._request_ids), asyncio.Queue[JsonDict | None]()

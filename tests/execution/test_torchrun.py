@@ -23,7 +23,7 @@ from headtohead.errors import RequestError, RunFolderError
 from headtohead.execution import torchrun
 from headtohead.experiment import loading
 from headtohead.experiment.run_folder import Run
-from headtohead.runner import verify
+from headtohead.runner import recompute
 from headtohead.training import checkpoints
 from headtohead.training.processes import check_batch_can_be_split
 from headtohead.trials.trial import run_trial
@@ -191,8 +191,8 @@ def test_another_number_of_processes_is_refused_unless_asked_for(trained, tmp_pa
 
 
 def test_verify_trains_again_alone_what_two_processes_trained(trained, unchecked):
-    assert verify._compare_retrained(Run(trained / "stream")) == ""
-    assert "differs from step 10" in verify._compare_retrained(Run(trained / "dropout"))
+    assert recompute.compare_retrained(Run(trained / "stream")) == ""
+    assert "differs from step 10" in recompute.compare_retrained(Run(trained / "dropout"))
 
 
 def test_every_unfinished_run_of_an_experiment_is_resharded(trained, tmp_path):
