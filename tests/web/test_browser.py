@@ -64,7 +64,7 @@ def test_an_experiment_from_the_form_to_its_verdict(visit: Callable[..., Any]) -
     page.locator("#verdicts .sentence").first.wait_for()
     assert page.locator("#verdicts .sentence").inner_text().startswith("alibi")
     page.get_by_role("link", name="Open the report").click()
-    page.get_by_role("heading", name="Does ALiBi help here?").wait_for()
+    page.frame_locator("iframe.report").get_by_role("heading", name="Does ALiBi help here?").wait_for()
 
 
 def test_stop_resume_and_it_goes_on(visit: Callable[..., Any], files: Path, runs: Path) -> None:
