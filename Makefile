@@ -38,7 +38,7 @@ types: $(VENV)/.everything ## mypy in strict mode
 	$(BIN)/mypy
 
 pytest: $(VENV)/.everything ## run the tests on JOBS processes; pass options in ARGS
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n $(JOBS) --timeout 120 $(ARGS)
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n $(JOBS) --timeout 300 $(ARGS)
 
 slow: $(VENV)/.everything ## run the tests marked slow
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n $(JOBS) --timeout 3600 -m slow $(ARGS)
