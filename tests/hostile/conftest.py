@@ -8,11 +8,19 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from tools.fuzz_targets.sample_experiment import sample_runs
+
 
 @pytest.fixture(scope="session")
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that inputs are put in, with an experiment that was really run (see tools/fuzz_targets)."""
     return tmp_path_factory.mktemp("scratch")
+
+
+@pytest.fixture(scope="session")
+def finished_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished experiment that no test changes. Tests that write work on a copy."""
+    return sample_runs(tmp_path_factory.mktemp("finished"))
 
 
 @pytest.fixture(scope="module", autouse=True)

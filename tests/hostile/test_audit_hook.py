@@ -1,11 +1,10 @@
 """Only `headtohead.safe_open` opens files of run folders (PEP 578 audit hook)."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
-
-from tools.fuzz_targets.sample_experiment import sample_runs
 
 SCRIPT = """
 import json, os, sys
@@ -64,13 +63,13 @@ def watch(folder: Path, mode: str) -> tuple[int, list[str]]:
     return opened, foreign
 
 
-def test_other_modules_open_no_files_of_run_folders(scratch):
-    folder = sample_runs(scratch)
+def test_other_modules_open_no_files_of_run_folders(finished_runs, tmp_path):
+    folder = Path(shutil.copytree(finished_runs, tmp_path / "runs"))
     for mode in ("report", "verify", "serve", "model"):
         opened, foreign = watch(folder, mode)
         assert opened > 0
         assert not foreign, f"{mode}: {foreign}"
 
 
-def test_the_hook_notices_other_readers(scratch):
-    assert watch(sample_runs(scratch), "plain")[1]
+def test_the_hook_notices_other_readers(finished_runs):
+    assert watch(finished_runs, "plain")[1]

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from tools.fuzz_targets.sample_experiment import sample_runs
 
 from headtohead import atomic_io
 from headtohead.atomic_io import CHECKSUM_KEY, read_json, write_json, write_text
@@ -22,8 +21,8 @@ from headtohead.runner.verify import verify_experiment
 
 
 @pytest.fixture
-def foreign(tmp_path: Path, scratch: Path) -> Path:
-    return Path(shutil.copytree(sample_runs(scratch), tmp_path / "foreign"))
+def foreign(tmp_path: Path, finished_runs: Path) -> Path:
+    return Path(shutil.copytree(finished_runs, tmp_path / "foreign"))
 
 
 @pytest.fixture

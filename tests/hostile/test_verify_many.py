@@ -5,14 +5,13 @@ import io
 import json
 import shutil
 
-from tools.fuzz_targets.sample_experiment import sample_runs
 from typer.testing import CliRunner
 
 from headtohead.cli import app
 
 
-def test_many_folders_are_verified_one_row_each(scratch, tmp_path):
-    good = shutil.copytree(sample_runs(scratch), tmp_path / "good")
+def test_many_folders_are_verified_one_row_each(finished_runs, tmp_path):
+    good = shutil.copytree(finished_runs, tmp_path / "good")
     damaged = shutil.copytree(good, tmp_path / "damaged")
     (damaged / "findings.json").write_text("{" + '"a": [' * 5000)
     linked = shutil.copytree(good, tmp_path / "linked")
