@@ -15,10 +15,10 @@ from headtohead.errors import WINDOWS_MESSAGE
 if TYPE_CHECKING:
     from headtohead import key_design
     from headtohead.attention_analysis.api import analyze_attention
-    from headtohead.experiment.open_model import open_model as load_model
     from headtohead.generation.generate import generate
     from headtohead.runner.experiment import Experiment, experiment_from_dict, load_experiment
     from headtohead.runner.results import Results, read_results, run
+    from headtohead.saved_models.open_model import open_model as load_model
     from headtohead.verdict.compare import compare_scores
     from headtohead.verdict.record import Verdict
     from headtohead.verdict.score_csv import judge_csv
@@ -38,7 +38,7 @@ _LOCATIONS = {
     "judge_csv": "headtohead.verdict.score_csv:judge_csv",
     "key_design": "headtohead.key_design:",
     "load_experiment": "headtohead.runner.experiment:load_experiment",
-    "load_model": "headtohead.experiment.open_model:open_model",
+    "load_model": "headtohead.saved_models.open_model:open_model",
     "read_results": "headtohead.runner.results:read_results",
     "record": "headtohead.versus.recording:record",
     "run": "headtohead.runner.results:run",

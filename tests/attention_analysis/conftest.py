@@ -9,7 +9,8 @@ import torch
 
 from headtohead.config import experiment
 from headtohead.config.loading import build_trial as trial_of
-from headtohead.experiment import loading, model_io
+from headtohead.experiment import loading
+from headtohead.saved_models import model_io
 from headtohead.tasks.registry import prepare_dataset
 from headtohead.trials.trial import build_training
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from headtohead.attention_analysis import api, maps
 from headtohead.config import model as config_model
 from headtohead.errors import HeadToHeadError, ModelError
-from headtohead.experiment import model_io
 from headtohead.model_factory import build_model
 from headtohead.nn.protocol import ModelOutput
+from headtohead.saved_models import model_io
 
 TEXT = "the people will build new schools ."
 Runs = dict[str, Path]

@@ -22,11 +22,11 @@ from headtohead.errors import ConfigError, DataError, RequestError
 from headtohead.execution.local_worker import build_local_pool
 from headtohead.execution.teacher_workers import build_teacher_workers
 from headtohead.experiment import loading
-from headtohead.experiment.open_model import open_model
 from headtohead.experiment.schemas import SummaryLine
 from headtohead.pretrained.layer_dropping import StudentModel
 from headtohead.report import write
 from headtohead.runner import run_experiment
+from headtohead.saved_models.open_model import open_model
 from headtohead.tasks.registry import prepare_dataset
 from headtohead.training.distillation_batches import DistillationBatch
 from headtohead.trials.trial import run_trial

@@ -17,12 +17,13 @@ from headtohead.config import loading as config_loading
 from headtohead.errors import RunFolderError, TrialError
 from headtohead.execution.ray import artifacts
 from headtohead.execution.worker_pool import Job
-from headtohead.experiment import findings_view, loading, model_io
+from headtohead.experiment import findings_view, loading
 from headtohead.experiment.journal import Journal
 from headtohead.experiment.run_folder import Run, lock_folder, open_runs
 from headtohead.findings import compute
 from headtohead.runner import run_experiment, run_search
 from headtohead.runner.verify import verify_experiment
+from headtohead.saved_models import model_io
 from headtohead.trials.trial import run_trial
 
 

@@ -50,7 +50,7 @@ if mode == "serve":
     paths = ("/", *(f"/experiments/{name}{page}" for page in pages), f"/api/experiments/{name}", "/playground")
     assert all(client.get(path).status_code == 200 for path in paths)
 if mode == "model":
-    from headtohead.experiment.open_model import open_model
+    from headtohead.saved_models.open_model import open_model
     open_model(Path(folder, "baseline", "seed-0"))
 print(json.dumps([opened, sorted(foreign)]))
 """

@@ -15,11 +15,12 @@ from headtohead.config import loading as config_loading
 from headtohead.config import model as config_model
 from headtohead.data.tokenizers import CorpusTokenizer
 from headtohead.errors import ModelError
-from headtohead.experiment import loading, model_io, trust
-from headtohead.experiment.open_model import open_model
+from headtohead.experiment import loading, trust
 from headtohead.model_factory import build_model
 from headtohead.pretrained import weights
 from headtohead.runner.verify import verify_experiment
+from headtohead.saved_models import model_io
+from headtohead.saved_models.open_model import open_model
 from headtohead.trials.trial import run_trial
 
 from .odd import other_values, spoiled, tried

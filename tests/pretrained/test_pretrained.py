@@ -19,13 +19,13 @@ from torch import nn
 import headtohead as h2h
 from headtohead.config.tasks import Target
 from headtohead.errors import MissingExtraError, ModelError, RequestError, RunFolderError
-from headtohead.experiment import inference
-from headtohead.experiment.audit_target import audit_target
 from headtohead.nn.protocol import Decoder
 from headtohead.pretrained import weights as places
 from headtohead.pretrained.gguf import read_header, use_fast_reader
 from headtohead.pretrained.loading import PretrainedModel, load_pretrained
 from headtohead.pretrained.weights import check_memory, locate_weights
+from headtohead.saved_models import inference
+from headtohead.saved_models.audit_target import audit_target
 
 WORDS = ["<pad>", "<unk>", "<s>", "</s>", *"the cat sat on a mat and ran home with his dog . , !".split()]
 

@@ -14,10 +14,11 @@ from headtohead.data.encoding import TokenStream
 from headtohead.data.masking import MaskedBatchSchedule, build_masked_examples
 from headtohead.data.tokenizers import CorpusTokenizer, train_word_tokenizer
 from headtohead.errors import ConfigError, DataError, ModelError
-from headtohead.experiment import inference, loading, model_io
+from headtohead.experiment import loading
 from headtohead.experiment.run_folder import Run
 from headtohead.generation.generate import generate
 from headtohead.nn.transformer import Transformer
+from headtohead.saved_models import inference, model_io
 from headtohead.tasks.registry import get_task, prepare_dataset
 from headtohead.training.objectives import MaskedLanguageModelObjective, evaluate
 from headtohead.trials.trial import run_trial

@@ -7,8 +7,9 @@ from headtohead.atomic_io import read_json
 from headtohead.config import loading as config_loading
 from headtohead.config.experiment import BASELINE
 from headtohead.errors import ConfigError, ModelError
-from headtohead.experiment import loading, model_io
+from headtohead.experiment import loading
 from headtohead.runner.run_experiment import run_experiment
+from headtohead.saved_models import model_io
 from headtohead.tasks import pretraining
 from headtohead.tasks.registry import prepare_dataset
 from headtohead.trials.trial import build_initial_model, run_trial

@@ -15,8 +15,10 @@ from headtohead.config import experiment as config_experiment
 from headtohead.config import loading as config_loading
 from headtohead.config.tasks import Target
 from headtohead.errors import ConfigError, DataError, ModelError
-from headtohead.experiment import encoder_inputs, inference, loading, model_io
+from headtohead.experiment import loading
+from headtohead.pretrained import corpus_encoding
 from headtohead.runner import preflight, run_experiment
+from headtohead.saved_models import inference, model_io
 from headtohead.tasks.registry import prepare_dataset
 from headtohead.trials.inspect_batch import summarize_first_batch
 from headtohead.trials.trial import build_training, run_trial
@@ -259,7 +261,7 @@ def test_task_finetune_needs_weights(reviews):
 def test_words_are_counted_and_not_pieces_of_words(experiment):
     trial = config_loading.build_trial(experiment(), "baseline", 0)
     texts = prepare_dataset(trial.data, trial.task).corpus
-    rows, tokenizer = encoder_inputs.encode_as_words(texts)
+    rows, tokenizer = corpus_encoding.encode_as_words(texts)
     vocab = tokenizer.vocab_size
     words = {word for row in texts.train.rows for word in row.split()}
     assert len(words) <= vocab <= len(words) + 4

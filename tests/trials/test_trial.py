@@ -12,8 +12,8 @@ import torch
 from headtohead.atomic_io import read_json, read_jsonl
 from headtohead.config import loading as config_loading
 from headtohead.errors import DivergedError, RunFolderError
-from headtohead.experiment import inference, model_io
 from headtohead.experiment.run_folder import Run
+from headtohead.saved_models import inference, model_io
 from headtohead.training.loop import is_diverged
 from headtohead.trials.trial import run_trial
 

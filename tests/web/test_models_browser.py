@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from headtohead.experiment import model_io
 from headtohead.generation.detokenizer import encode_prompt
 from headtohead.generation.logits_processors import (
     TemperatureLogitsProcessor,
@@ -16,6 +15,7 @@ from headtohead.generation.logits_processors import (
     logits_to_probs,
 )
 from headtohead.generation.session import DecodingSession
+from headtohead.saved_models import model_io
 
 from .conftest import MARKUP
 from .test_browser import visit  # noqa: F401

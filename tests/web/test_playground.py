@@ -20,12 +20,12 @@ from starlette.exceptions import HTTPException
 from starlette.testclient import TestClient
 
 from headtohead.errors import ModelError, RequestError
-from headtohead.experiment import model_io
 from headtohead.generation.detokenizer import encode_prompt
 from headtohead.generation.generate import generate
 from headtohead.generation.session import DecodingSession
 from headtohead.generation.strategies import STRATEGY_OPTIONS
 from headtohead.generation.strategy_parsing import SHORTHAND_OPTIONS, parse_strategies
+from headtohead.saved_models import model_io
 from headtohead.web.app import create_app
 from headtohead.web.experiment_folders import ExperimentFolders
 from headtohead.web.models import client, process

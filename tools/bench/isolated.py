@@ -24,9 +24,9 @@ from torch.nn import functional as F
 from headtohead.config.model import TransformerConfig
 from headtohead.config.training import TrainingConfig
 from headtohead.data.batches import Batch
-from headtohead.experiment import model_io
 from headtohead.model_factory import build_model
 from headtohead.nn.transformer import Transformer
+from headtohead.saved_models import model_io
 from headtohead.training import memory
 from headtohead.training.loop import Trainer
 from headtohead.training.objectives import LanguageModelObjective

@@ -20,12 +20,13 @@ from headtohead.config.search import WINNER_VARIANT
 from headtohead.data.token_cache import TokenizedCorpus, load_tokenized_corpus
 from headtohead.distillation import teacher_cache
 from headtohead.errors import HeadToHeadError, RunFolderError
-from headtohead.experiment import model_io, schemas
+from headtohead.experiment import schemas
 from headtohead.experiment.journal import JOURNAL_FILE, Journal
 from headtohead.experiment.run_folder import open_runs
 from headtohead.findings import compute
 from headtohead.report import write
 from headtohead.runner.verify import find_differences, verify_experiment
+from headtohead.saved_models import model_io
 
 from .injection import RUN_NAME
 from .outcome import FaultOutcome, FaultSettings

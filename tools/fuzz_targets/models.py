@@ -45,8 +45,8 @@ def _tokenizer(data: bytes, scratch: Path) -> None:
     ],
 )
 def _config(data: bytes, scratch: Path) -> None:
-    from headtohead.experiment import model_io
     from headtohead.pretrained import weights
+    from headtohead.saved_models import model_io
 
     folder = sample_runs(scratch) / "baseline" / "seed-0"
     with replace_file(folder / "config.json", data):
@@ -62,9 +62,9 @@ def _tensors(scratch: Path) -> list[bytes]:
 @fuzz_target("safetensors", _tensors)
 def _safetensors(data: bytes, scratch: Path) -> None:
     from headtohead.attention_analysis import thumbnails
-    from headtohead.experiment import model_io
     from headtohead.experiment.run_folder import Run
     from headtohead.pretrained import weights
+    from headtohead.saved_models import model_io
 
     run = sample_runs(scratch) / "baseline" / "seed-0"
     for name, read in (

@@ -26,11 +26,11 @@ from headtohead.attention_analysis.pictures import WeightArray
 from headtohead.config import model
 from headtohead.config.tasks import Target
 from headtohead.errors import ModelError
-from headtohead.experiment import inference, model_io
-from headtohead.experiment.model_io import SavedModel
-from headtohead.experiment.open_model import ModelBundle, open_model
 from headtohead.experiment.schemas import HeadMeasures
 from headtohead.pretrained.tokenizer import PretrainedTokenizer
+from headtohead.saved_models import inference, model_io
+from headtohead.saved_models.model_io import SavedModel
+from headtohead.saved_models.open_model import ModelBundle, open_model
 
 MAX_PADDED_LENGTH = 4096
 

@@ -65,10 +65,10 @@ def generate(
         "min_new_tokens": min_new_tokens,
         "force_stop": force_stop,
     }
-    from headtohead.experiment.open_model import open_model
     from headtohead.generation.generate import generate as generate_texts
     from headtohead.generation.generate import stream_generate
     from headtohead.generation.strategies import parse_strategy
+    from headtohead.saved_models.open_model import open_model
 
     parsed_strategy = parse_strategy(strategy).with_options(
         **{name: value for name, value in options.items() if value is not None}

@@ -28,8 +28,8 @@ def audit(
 
     Find out whether it uses future tokens, other rows of the batch, or padding.
     """
-    from headtohead.experiment.audit_target import audit_target
     from headtohead.report import terminal
+    from headtohead.saved_models.audit_target import audit_target
 
     results = audit_target(model, vocab_size=vocab, context=context, num_classes=classes, options=option or ())
     print_json([result.to_dict() for result in results]) if as_json else terminal.print_audits(results)
@@ -56,9 +56,9 @@ def predict(
     as_json: JsonOption = False,
 ) -> None:
     """Classify texts with a trained classifier."""
-    from headtohead.experiment import inference
-    from headtohead.experiment.open_model import open_model
     from headtohead.report import terminal
+    from headtohead.saved_models import inference
+    from headtohead.saved_models.open_model import open_model
 
     loaded_model = open_model(model)
     predictions = [inference.predict_class(loaded_model, row) for row in text]
@@ -78,9 +78,9 @@ def score(
     as_json: JsonOption = False,
 ) -> None:
     """Print the perplexity of texts, token by token."""
-    from headtohead.experiment import inference
-    from headtohead.experiment.open_model import open_model
     from headtohead.report import terminal
+    from headtohead.saved_models import inference
+    from headtohead.saved_models.open_model import open_model
 
     loaded_model = open_model(model)
     scores = [inference.score_text(loaded_model, row, stride=stride) for row in text]

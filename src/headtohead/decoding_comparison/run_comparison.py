@@ -22,13 +22,13 @@ from headtohead.decoding_comparison.results import RESULTS_FILE, DecodingResults
 from headtohead.decoding_comparison.sample_store import SAMPLES_FILE
 from headtohead.decoding_comparison.sampling_job import DecodingComparison
 from headtohead.errors import RequestError, RunFolderError
-from headtohead.experiment.open_model import load_fingerprinted_model
 from headtohead.experiment.run_folder import lock_folder
 from headtohead.experiment.schemas import write_record
 from headtohead.experiment.versions import collect_versions
 from headtohead.generation.detokenizer import encode_prompt
 from headtohead.generation.strategy_parsing import DEFAULT_STRATEGIES, parse_strategies
 from headtohead.progress import ProgressCallback, ProgressUpdate, ignore_progress
+from headtohead.saved_models.open_model import load_fingerprinted_model
 from headtohead.text_metrics import diversity
 
 

@@ -26,7 +26,6 @@ from headtohead.decoding_comparison.results import (
 )
 from headtohead.decoding_comparison.sample_store import SAMPLES_FILE, SampleStore
 from headtohead.errors import RunFolderError
-from headtohead.experiment.open_model import FingerprintedModel
 from headtohead.generation import likelihood, strategy_parsing
 from headtohead.generation.detokenizer import decode_continuation, encode_prompt
 from headtohead.generation.generate import ContextOverflowWarning, Continuation, generate
@@ -35,6 +34,7 @@ from headtohead.generation.strategies import Strategy
 from headtohead.generation.strategy_parsing import SweepPoint
 from headtohead.generation.trace import build_trace, explain_missing_distribution
 from headtohead.progress import ProgressCallback, ProgressReporter, ProgressUpdate
+from headtohead.saved_models.open_model import FingerprintedModel
 from headtohead.text_metrics import diversity
 
 CHUNK_SIZE = 64

@@ -13,12 +13,12 @@ from headtohead.distillation import summarization
 from headtohead.distillation.evaluation import REFERENCE_FOLDER, TEACHER, UNTRAINED_STUDENT
 from headtohead.distillation.teacher import RunTrial, build_teacher_strategy, open_teacher
 from headtohead.distillation.teacher_texts import TextGenerators, build_summary_prompts, generate_texts
-from headtohead.experiment.open_model import FingerprintedModel, compute_weights_digest
 from headtohead.experiment.schemas import ReferenceDocument, ReferenceModel, SummarizationTeacherFile
 from headtohead.model_factory import build_model
 from headtohead.pretrained.layer_dropping import StudentModel
 from headtohead.pretrained.loading import LoadedPretrained
 from headtohead.progress import ProgressCallback, ProgressUpdate, ignore_progress
+from headtohead.saved_models.open_model import FingerprintedModel, compute_weights_digest
 from headtohead.text_metrics import rouge
 
 

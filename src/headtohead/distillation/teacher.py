@@ -15,13 +15,13 @@ from headtohead.config import distillation, experiment
 from headtohead.data.tokenizers import TokenizerProtocol
 from headtohead.distillation.teacher_cache import METADATA_FILE, get_cache_root
 from headtohead.errors import ModelError
-from headtohead.experiment.open_model import FingerprintedModel, load_fingerprinted_model
 from headtohead.experiment.run_folder import Run
 from headtohead.experiment.run_identity import compute_run_identity
 from headtohead.experiment.schemas import TeacherFile, TeacherSettings
 from headtohead.generation.strategies import Strategy, build_strategy
 from headtohead.nn.transformer import Transformer
 from headtohead.progress import ProgressCallback, ProgressUpdate, ignore_progress
+from headtohead.saved_models.open_model import FingerprintedModel, load_fingerprinted_model
 from headtohead.training.loop import TrainingProgress
 
 BATCH_SIZE = 64

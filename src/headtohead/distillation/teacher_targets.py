@@ -12,8 +12,8 @@ from headtohead.data.sft import PromptedRows
 from headtohead.distillation.teacher import choose_batch_size
 from headtohead.distillation.teacher_cache import CacheKey, TeacherCache, compute_hash, find_missing
 from headtohead.errors import ModelError
-from headtohead.experiment.open_model import FingerprintedModel
 from headtohead.progress import ProgressCallback, ProgressReporter, ignore_progress
+from headtohead.saved_models.open_model import FingerprintedModel
 from headtohead.training.distillation_loss import TeacherTargets, compute_teacher_targets
 
 

@@ -20,11 +20,11 @@ from headtohead.distillation.teacher import (
 )
 from headtohead.distillation.teacher_cache import CacheKey, TeacherCache, compute_hash, find_missing
 from headtohead.errors import RequestError
-from headtohead.experiment.open_model import FingerprintedModel
 from headtohead.experiment.schemas import TeacherTextLine
 from headtohead.generation.generate import ContextOverflowWarning, generate
 from headtohead.generation.strategies import Strategy
 from headtohead.progress import ProgressCallback, ProgressReporter, ignore_progress
+from headtohead.saved_models.open_model import FingerprintedModel
 
 
 class TextGenerators(Protocol):

@@ -1,1 +1,1 @@
-"""Experiments on disk: loading experiment files, run folders, findings and saved models."""
+"""Experiments on disk: loading experiment files, run folders and their schemas, and the journal."""

@@ -14,7 +14,8 @@ from headtohead.data import encoding
 from headtohead.data.sources import loading
 from headtohead.data.splits import HELD_OUT_TEST, Corpus
 from headtohead.errors import DataError
-from headtohead.experiment import encoder_inputs, schemas
+from headtohead.experiment import schemas
+from headtohead.pretrained import corpus_encoding
 from headtohead.tasks.dataset import Dataset
 from headtohead.tasks.registry import prepare_dataset
 
@@ -138,7 +139,7 @@ def _audit_labels(trial: Trial, dataset: Dataset) -> tuple[dict[str, dict[str, f
         return {}, count_baselines.audit_label_leak({}, tests, {})
     vocab_size, get_name = tokenizer.vocab_size, tokenizer.id_to_token
     if trial.spec.needs_pretrained:
-        encoded, words = encoder_inputs.encode_as_words(corpus)
+        encoded, words = corpus_encoding.encode_as_words(corpus)
         vocab_size, get_name = words.vocab_size, words.id_to_token
     accuracies = count_baselines.score_simple_classifiers(corpus, encoded, vocab_size)
     marks = count_baselines.find_label_marks(encoded["train"], len(dataset.label_names), vocab_size)

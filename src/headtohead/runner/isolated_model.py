@@ -11,8 +11,8 @@ import sys
 
 import torch
 
-from headtohead.experiment import model_io
 from headtohead.json_channel import ParentChannel
+from headtohead.saved_models import model_io
 
 
 @torch.inference_mode()

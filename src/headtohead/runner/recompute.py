@@ -17,11 +17,12 @@ import torch
 from headtohead.atomic_io import compute_sha256, read_jsonl
 from headtohead.config import model as config_model
 from headtohead.config.experiment import Trial
-from headtohead.experiment import model_io, schemas, trust
+from headtohead.experiment import schemas, trust
 from headtohead.experiment.code_files import find_code_files
-from headtohead.experiment.model_io import SavedModel
 from headtohead.experiment.run_folder import ExperimentRuns, Run
 from headtohead.runner.corpus_description import describe_corpus
+from headtohead.saved_models import model_io
+from headtohead.saved_models.model_io import SavedModel
 from headtohead.tasks.dataset import Dataset
 from headtohead.tasks.registry import get_task, prepare_dataset
 from headtohead.training.objectives import Evaluation

@@ -14,14 +14,14 @@ from headtohead.errors import RequestError, TrialError, suggest
 from headtohead.execution.progress_display import open_progress_display
 from headtohead.execution.trackers.group import TrackerGroup
 from headtohead.experiment import run_folder
-from headtohead.experiment.model_io import SavedModel
-from headtohead.experiment.model_io import load as load_model
 from headtohead.experiment.run_folder import ExperimentRuns
 from headtohead.experiment.schemas import Findings, ResultWarning
 from headtohead.findings import compute
 from headtohead.report import notebook
 from headtohead.runner.experiment import Experiment, from_config, load_experiment
 from headtohead.runner.run_experiment import DEFAULT_RUNS_FOLDER, run_experiment
+from headtohead.saved_models.model_io import SavedModel
+from headtohead.saved_models.model_io import load as load_model
 from headtohead.verdict.record import Verdict
 
 

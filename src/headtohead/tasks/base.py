@@ -18,7 +18,6 @@ from headtohead.data.batches import IGNORE_INDEX, Batch, BatchSchedule
 from headtohead.data.encoding import EncodedSplit, count_tokens
 from headtohead.data.examples import EvaluationExamples, build_evaluation_examples
 from headtohead.distillation.teacher import RunTrial
-from headtohead.experiment.model_io import SavedModel
 from headtohead.experiment.schemas import ClassPrediction, TextScore
 from headtohead.model_factory import build_model
 from headtohead.nn.custom_model import CustomModel
@@ -26,6 +25,7 @@ from headtohead.nn.transformer import Transformer
 from headtohead.pretrained.classifier import EncoderClassifier
 from headtohead.pretrained.layer_dropping import StudentModel
 from headtohead.progress import ProgressCallback, ignore_progress
+from headtohead.saved_models.model_io import SavedModel
 from headtohead.tasks.dataset import Dataset
 from headtohead.training.objectives import Objective
 

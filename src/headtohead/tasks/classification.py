@@ -11,11 +11,11 @@ from headtohead.config.tasks import CLASSIFY
 from headtohead.data.batches import Batch
 from headtohead.data.encoding import EncodedSplit, TokenRows
 from headtohead.distillation.teacher import RunTrial
-from headtohead.experiment import inference
-from headtohead.experiment.model_io import SavedModel
 from headtohead.experiment.schemas import ClassPrediction
 from headtohead.nn.transformer import Transformer
 from headtohead.progress import ProgressCallback, ignore_progress
+from headtohead.saved_models import inference
+from headtohead.saved_models.model_io import SavedModel
 from headtohead.tasks.base import Task, TrialModel
 from headtohead.tasks.dataset import Dataset
 from headtohead.tasks.pretraining import load_encoder, train_encoder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from headtohead.config.data import DataConfig
 from headtohead.config.tasks import FINETUNE
 from headtohead.data.sources import loading
-from headtohead.experiment import encoder_inputs
+from headtohead.pretrained import corpus_encoding
 from headtohead.tasks.classification import ClassificationTask
 from headtohead.tasks.dataset import Dataset
 
@@ -17,6 +17,6 @@ class FinetuningTask(ClassificationTask):
 
     def load_dataset(self, data: DataConfig) -> Dataset:
         corpus = loading.load_corpus(data, has_labels=True)
-        tokenizer = encoder_inputs.load_tokenizer(data.tokenizer)
-        encoded = encoder_inputs.encode_splits(corpus, tokenizer, data.tokenizer)
+        tokenizer = corpus_encoding.load_tokenizer(data.tokenizer)
+        encoded = corpus_encoding.encode_splits(corpus, tokenizer, data.tokenizer)
         return Dataset(corpus, tokenizer, encoded, corpus.label_names)

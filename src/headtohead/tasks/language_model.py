@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from headtohead.config.tasks import LANGUAGE_MODEL
 from headtohead.data.batches import IGNORE_INDEX
-from headtohead.experiment import inference
-from headtohead.experiment.model_io import SavedModel
 from headtohead.experiment.schemas import TextScore
+from headtohead.saved_models import inference
+from headtohead.saved_models.model_io import SavedModel
 from headtohead.tasks.base import Task
 from headtohead.tasks.dataset import Dataset
 from headtohead.training.objectives import LanguageModelObjective, Objective

@@ -13,9 +13,9 @@ from headtohead.data.examples import EvaluationExamples
 from headtohead.data.masking import MaskedBatchSchedule, build_masked_examples, get_mask_id
 from headtohead.data.tokenizers import CorpusTokenizer
 from headtohead.distillation.teacher import RunTrial
-from headtohead.experiment import inference
-from headtohead.experiment.model_io import SavedModel
 from headtohead.experiment.schemas import TextScore
+from headtohead.saved_models import inference
+from headtohead.saved_models.model_io import SavedModel
 from headtohead.tasks.base import AUDIT_BATCH_SIZE, Task
 from headtohead.tasks.dataset import Dataset
 from headtohead.training.objectives import MaskedLanguageModelObjective, Objective

@@ -11,10 +11,10 @@ from headtohead.config.experiment import Trial
 from headtohead.config.model import PretrainingConfig, TransformerConfig
 from headtohead.distillation.teacher import RunTrial
 from headtohead.errors import ModelError
-from headtohead.experiment import model_io
 from headtohead.experiment.run_identity import compute_run_identity
 from headtohead.nn.transformer import Transformer
 from headtohead.progress import ProgressCallback, ProgressUpdate, ignore_progress
+from headtohead.saved_models import model_io
 from headtohead.tasks.dataset import Dataset
 from headtohead.training.loop import TrainingProgress
 

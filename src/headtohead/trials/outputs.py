@@ -22,10 +22,10 @@ from headtohead.config.experiment import Trial
 from headtohead.data.scored_text import ScoredText
 from headtohead.errors import ModelError
 from headtohead.experiment import schemas
-from headtohead.experiment.model_io import SavedModel
 from headtohead.generation.generate import sample_continuation_ids
 from headtohead.nn.transformer import Transformer
 from headtohead.pretrained.classifier import EncoderClassifier
+from headtohead.saved_models.model_io import SavedModel
 from headtohead.tasks.base import Task, TrialModel
 from headtohead.tasks.dataset import Dataset
 from headtohead.training.loop import TrainingResult, summarize_evaluation

@@ -13,13 +13,14 @@ import torch
 from headtohead.atomic_io import verify_checksum
 from headtohead.config.experiment import Trial
 from headtohead.errors import RunFolderError
-from headtohead.experiment import model_io, schemas
+from headtohead.experiment import schemas
 from headtohead.experiment.run_identity import compute_run_identity, describe_dependencies
 from headtohead.experiment.versions import collect_versions
 from headtohead.model_cost import ModelCost, compute_model_cost
 from headtohead.nn.init import compute_tensor_hashes
 from headtohead.nn.parts import registry
 from headtohead.nn.transformer import Transformer
+from headtohead.saved_models import model_io
 from headtohead.tasks.base import TrialModel
 from headtohead.tasks.dataset import Dataset
 from headtohead.tasks.registry import get_task, prepare_dataset

@@ -16,8 +16,6 @@ import torch
 
 from headtohead.attention_analysis import api, page
 from headtohead.errors import HeadToHeadError, ModelError, RequestError
-from headtohead.experiment import model_io
-from headtohead.experiment.open_model import ModelBundle
 from headtohead.generation import trace
 from headtohead.generation.detokenizer import encode_prompt
 from headtohead.generation.request import resolve_decoder
@@ -26,6 +24,8 @@ from headtohead.generation.strategies import Strategy
 from headtohead.generation.strategy_parsing import format_strategy, parse_strategies
 from headtohead.pretrained.loading import load_pretrained
 from headtohead.pretrained.weights import locate_weights
+from headtohead.saved_models import model_io
+from headtohead.saved_models.open_model import ModelBundle
 from headtohead.training.checkpoints import load_tensors, read_weights
 from headtohead.web.models.catalog import FINAL_CHECKPOINT, INITIAL_CHECKPOINT
 

@@ -1,4 +1,4 @@
-"""Encode a corpus with the tokenizer of a pretrained encoder, truncated to model.max_length."""
+"""Encode a corpus with the tokenizer of pretrained weights, truncated to `model.max_length`."""
 
 from __future__ import annotations
 

@@ -11,10 +11,10 @@ import torch
 
 from headtohead.atomic_io import read_json_object
 from headtohead.errors import RunFolderError
-from headtohead.experiment import model_io
-from headtohead.experiment.model_io import SavedModel
 from headtohead.generation.request import resolve_decoder
 from headtohead.pretrained.loading import LoadedPretrained, load_pretrained
+from headtohead.saved_models import model_io
+from headtohead.saved_models.model_io import SavedModel
 
 ModelBundle = SavedModel | LoadedPretrained
 """either kind of opened model; both have model, tokenizer, target, label_names, name and folder"""

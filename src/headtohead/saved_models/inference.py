@@ -9,12 +9,12 @@ import torch
 from headtohead.config.tasks import Target
 from headtohead.data.tokenizers import CorpusTokenizer
 from headtohead.errors import ModelError, RequestError
-from headtohead.experiment.open_model import ModelBundle
 from headtohead.experiment.schemas import ClassPrediction, TextScore, TokenLoss
 from headtohead.generation.likelihood import iter_sliding_windows
 from headtohead.nn.token_losses import compute_token_losses
 from headtohead.pretrained.classifier import EncoderClassifier
 from headtohead.pretrained.tokenizer import PretrainedTokenizer
+from headtohead.saved_models.open_model import ModelBundle
 
 
 def _tokenize(bundle: ModelBundle, text: str) -> tuple[list[int], bool]:

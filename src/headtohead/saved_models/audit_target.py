@@ -11,9 +11,9 @@ from headtohead.config import model as config_model
 from headtohead.config.tasks import Target
 from headtohead.config.toml import parse_toml_value
 from headtohead.errors import RequestError
-from headtohead.experiment.open_model import open_model
 from headtohead.model_factory import build_model
 from headtohead.pretrained.loading import LoadedPretrained
+from headtohead.saved_models.open_model import open_model
 
 MAX_PRETRAINED_CONTEXT = 128
 """input length in tokens; pretrained models read thousands"""

@@ -1,0 +1,1 @@
+"""Saved models: save, load, predict with and audit a trained or pretrained model."""
