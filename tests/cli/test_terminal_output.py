@@ -14,7 +14,7 @@ import pytest
 from rich.text import Text
 
 from headtohead.cli.generate import print_note, print_stream
-from headtohead.presentation import terminal
+from headtohead.presentation.renderers import terminal
 from headtohead.presentation.table import make_table, make_text_columns
 from headtohead.progress import ProgressUpdate, StderrProgress
 

@@ -14,7 +14,7 @@ from headtohead.data import examples as data_examples
 from headtohead.experiment.run_folder import Run
 from headtohead.experiment.schemas import Findings, SeedEstimate
 from headtohead.model_factory import build_model
-from headtohead.presentation.exports import render_csv
+from headtohead.presentation.renderers.csv_tables import render_csv
 from headtohead.report import sections
 from headtohead.tasks.registry import prepare_dataset
 from headtohead.training.objectives import LanguageModelObjective

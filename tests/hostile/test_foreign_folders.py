@@ -14,7 +14,7 @@ from headtohead.atomic_io import CHECKSUM_KEY, read_json, write_json, write_text
 from headtohead.errors import RunFolderError
 from headtohead.experiment import run_folder
 from headtohead.findings import compute
-from headtohead.presentation.exports import render_csv
+from headtohead.presentation.renderers.csv_tables import render_csv
 from headtohead.presentation.table import make_table, make_text_columns
 from headtohead.report import write
 from headtohead.runner.verify import verify_experiment

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headtohead.presentation import exports
+from headtohead.presentation.renderers import csv_tables, latex, markdown
 from headtohead.presentation.table import Cell, Column, Table
 from headtohead.replication.published import build_published_table
 from headtohead.report import documents
@@ -117,7 +117,7 @@ def test_sentences_give_perplexity_or_the_class_by_seeds(findings: Callable[...,
     first, second = texts(examples.build_probe_sentences_table(typed(found)))
     assert first == ["short", "We will meet.", "baseline", "200.0 (190.0 to 210.5)"]
     assert second == ["", "", "v", "200.0 (190.0 to 210.5)"]
-    assert "short,We will meet.,v," in exports.render_csv(examples.build_probe_sentences_table(typed(found))), (
+    assert "short,We will meet.,v," in csv_tables.render_csv(examples.build_probe_sentences_table(typed(found))), (
         "a program gets every cell"
     )
     found["sentences"] = {"v": {"short": {"0": ["Obama", 0.9], "1": ["Obama", 0.7], "2": ["Bush", 0.6]}}}
@@ -139,22 +139,22 @@ def nasty_table() -> Table:
 
 
 def test_a_markdown_cell_cannot_leave_its_cell() -> None:
-    lines = exports.render_markdown_table(nasty_table()).splitlines()
+    lines = markdown.render_markdown_table(nasty_table()).splitlines()
     table = [line for line in lines if line.startswith("|")]
     assert len(table) == 4
     assert all(len(re.findall(r"(?<!\\)\|", line)) == 3 for line in table)
-    assert "<b>" not in exports.render_markdown_table(nasty_table()).replace("\\<b\\>", "")
+    assert "<b>" not in markdown.render_markdown_table(nasty_table()).replace("\\<b\\>", "")
 
 
 def test_csv_reads_back_to_the_plain_values() -> None:
-    head, first, second = csv.reader(io.StringIO(exports.render_csv(nasty_table())))
+    head, first, second = csv.reader(io.StringIO(csv_tables.render_csv(nasty_table())))
     assert head == ["name", "range_low", "range_high"]
     assert first == [NASTY, "1.5", "2.5"]
     assert second == ["'=1+1", "", ""], "a spreadsheet must not run it as a formula"
 
 
 def test_latex_escapes_every_letter_that_latex_would_act_on() -> None:
-    text = exports.render_latex_table(nasty_table())
+    text = latex.render_latex_table(nasty_table())
     assert r"a\textbar{}b\_c `d` \textless{}b\textgreater{} \& 50 \% \textbackslash{}x \{y\}" in text
     assert r"\begin{tabular}{p{0.3\linewidth}r}" in text, "long words get a column that breaks lines"
     assert all(rule in text for rule in (r"\toprule", r"\midrule", r"\bottomrule"))
@@ -166,14 +166,14 @@ def test_long_words_share_the_line_of_a_latex_table(findings: Callable[..., Find
     found = findings({"v": -0.1})
     for one in found["data_audits"]:
         one |= {"procedure": "many words " * 9, "observation": "many words " * 5, "interpretation": "few"}
-    assert r"{llp{0.25\linewidth}p{0.25\linewidth}l}" in exports.render_latex_table(
+    assert r"{llp{0.25\linewidth}p{0.25\linewidth}l}" in latex.render_latex_table(
         audits.build_data_audits_table(typed(found))
     )
 
 
 def test_latex_has_no_letter_left_that_plain_latex_does_not_know(findings: Callable[..., Findings]) -> None:
     for table in build_tables(typed(findings({"v": -0.1}))):
-        assert exports.render_latex_table(table).isascii(), table.name
+        assert latex.render_latex_table(table).isascii(), table.name
 
 
 def test_the_markdown_report_opens_with_question_and_verdicts(findings: Callable[..., Findings]) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from headtohead.config.report_text import ReportSection
 from headtohead.errors import ConfigError
-from headtohead.presentation.typst import render_pdf
+from headtohead.presentation.renderers.typst import render_pdf
 from headtohead.report import page, write
 from headtohead.report.context import ReportContext
 from headtohead.report.documents import render_latex_document, render_markdown_document

@@ -16,8 +16,8 @@ from headtohead.attention_analysis.figure import AttentionFigure, RenderedHeads,
 from headtohead.attention_analysis.head_tables import build_measures_table
 from headtohead.attention_analysis.pictures import choose_legend_ticks, truncate_label
 from headtohead.experiment.schemas import HeadMeasures
-from headtohead.presentation.html import encode_script_json, render_document
-from headtohead.presentation.png import build_data_uri
+from headtohead.presentation.renderers.html import encode_script_json, render_document
+from headtohead.presentation.renderers.png import build_data_uri
 from headtohead.presentation.table import Table
 
 CHECK_STATES = {True: "passed", False: "failed", None: "does not apply"}

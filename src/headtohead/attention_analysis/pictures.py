@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from headtohead.presentation.png import encode_png
+from headtohead.presentation.renderers.png import encode_png
 
 WeightArray = np.ndarray[Any, np.dtype[Any]]
 

@@ -19,7 +19,7 @@ from headtohead.attention_analysis.pictures import (
 )
 from headtohead.presentation import style
 from headtohead.presentation.picture_files import save_picture
-from headtohead.presentation.png import build_data_uri
+from headtohead.presentation.renderers.png import build_data_uri
 
 MARGIN, GAP = 18, 14
 TARGET_WIDTH = 880

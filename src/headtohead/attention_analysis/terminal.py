@@ -8,7 +8,7 @@ from rich.markup import escape
 
 from headtohead.attention_analysis.figure import AttentionFigure
 from headtohead.attention_analysis.head_tables import build_measures_table
-from headtohead.presentation.terminal import get_stdout_console, print_table
+from headtohead.presentation.renderers.terminal import get_stdout_console, print_table
 
 MAX_ROWS = 48
 """above this many heads, their means over each layer are printed"""

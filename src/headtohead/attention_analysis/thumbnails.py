@@ -17,7 +17,7 @@ from headtohead.attention_analysis.pictures import PixelScale, WeightArray, form
 from headtohead.errors import RunFolderError
 from headtohead.experiment import schemas
 from headtohead.experiment.run_folder import ExperimentRuns
-from headtohead.presentation.png import build_data_uri
+from headtohead.presentation.renderers.png import build_data_uri
 
 PIXEL_SCALE = PixelScale(power=0.5)
 MAX_TOKENS = 64

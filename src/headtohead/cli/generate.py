@@ -113,7 +113,7 @@ def print_note(message: str) -> None:
     """Print a note on stderr."""
     from rich.text import Text
 
-    from headtohead.presentation.terminal import get_stderr_console
+    from headtohead.presentation.renderers.terminal import get_stderr_console
 
     sys.stdout.flush()
     get_stderr_console().print(Text(f"h2h: note: {message}", style="yellow"), soft_wrap=True)
@@ -129,7 +129,7 @@ def print_stream(
     """
     from rich.text import Text
 
-    from headtohead.presentation.terminal import get_stdout_console
+    from headtohead.presentation.renderers.terminal import get_stdout_console
 
     console = get_stdout_console()
 

@@ -83,8 +83,8 @@ def verify(
     as_json: JsonOption = False,
 ) -> None:
     """Recompute every figure and find edited files. With several folders, print one row for each."""
-    from headtohead.presentation.exports import render_csv
-    from headtohead.presentation.terminal import StatusLine, print_table
+    from headtohead.presentation.renderers.csv_tables import render_csv
+    from headtohead.presentation.renderers.terminal import StatusLine, print_table
     from headtohead.report import terminal, write
     from headtohead.runner.verify import verify_experiment, verify_folder
 

@@ -20,10 +20,11 @@ from headtohead.decoding_comparison import phrasing, tables
 from headtohead.decoding_comparison.charts import build_charts
 from headtohead.decoding_comparison.results import DecodingResults, read_results
 from headtohead.decoding_comparison.sample_store import SAMPLES_FILE
-from headtohead.presentation import files, latex, typst
-from headtohead.presentation.exports import escape_markdown, render_markdown_sections
+from headtohead.presentation import files
 from headtohead.presentation.files import CHARTS_FOLDER
-from headtohead.presentation.html import CLOSING_PUNCTUATION, encode_script_json, render_document
+from headtohead.presentation.renderers import latex, typst
+from headtohead.presentation.renderers.html import CLOSING_PUNCTUATION, encode_script_json, render_document
+from headtohead.presentation.renderers.markdown import escape_markdown, render_markdown_sections
 from headtohead.presentation.section import (
     Block,
     Code,

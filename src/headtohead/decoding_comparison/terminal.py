@@ -7,7 +7,7 @@ from rich.markup import escape
 from headtohead.decoding_comparison.page import build_lead_paragraph, build_title, build_verdicts
 from headtohead.decoding_comparison.results import DecodingResults
 from headtohead.decoding_comparison.tables import build_metrics_table
-from headtohead.presentation.terminal import (
+from headtohead.presentation.renderers.terminal import (
     VERDICT_TERMINAL_COLORS,
     get_stdout_console,
     print_indented,

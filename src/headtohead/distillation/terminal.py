@@ -9,7 +9,12 @@ from rich.markup import escape
 
 from headtohead.distillation import tables
 from headtohead.experiment.schemas import Findings
-from headtohead.presentation.terminal import VERDICT_TERMINAL_COLORS, get_stdout_console, print_indented, print_table
+from headtohead.presentation.renderers.terminal import (
+    VERDICT_TERMINAL_COLORS,
+    get_stdout_console,
+    print_indented,
+    print_table,
+)
 from headtohead.replication.terminal import print_claims
 
 MAX_DOCUMENT_CHARACTERS = 400

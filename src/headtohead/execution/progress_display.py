@@ -18,8 +18,8 @@ from headtohead.config import experiment
 from headtohead.execution.worker_pool import MAX_SILENT_SECONDS
 from headtohead.experiment.seed_average import average_over_seeds
 from headtohead.presentation import number_format
+from headtohead.presentation.renderers.terminal import build_rich_table, get_stderr_console
 from headtohead.presentation.table import Cell, Column, Table, make_numeric_columns, make_table, make_text_columns
-from headtohead.presentation.terminal import build_rich_table, get_stderr_console
 from headtohead.progress import ProgressUpdate, StderrProgress, format_duration
 
 REFRESHES_PER_SECOND = 4

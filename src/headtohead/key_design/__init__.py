@@ -27,7 +27,7 @@ from headtohead.key_design.solve import (
 )
 
 if TYPE_CHECKING:
-    from headtohead.presentation.notebook import NotebookChart
+    from headtohead.presentation.renderers.notebook import NotebookChart
 
 __all__ = [
     "DEFAULT_PRECISION",
@@ -51,7 +51,7 @@ def draw_result(result: DesignResult, path: str | Path | None = None) -> Noteboo
     """Return a chart that displays itself in a notebook; with `path`, also save it (.html, .svg, .pdf or .png)."""
     from headtohead.key_design.views.page import save_result  # altair takes a second to import
     from headtohead.key_design.views.picture import build_chart
-    from headtohead.presentation.notebook import NotebookChart
+    from headtohead.presentation.renderers.notebook import NotebookChart
 
     row = result.to_dict()
     if path is not None:

@@ -10,7 +10,9 @@ from headtohead import safe_open
 from headtohead.atomic_io import translate_disk_full_error, write_bytes, write_text
 from headtohead.errors import RequestError, format_suggestion
 from headtohead.presentation.chart import Chart
-from headtohead.presentation.exports import render_csv, render_latex_table, sanitize_file_name
+from headtohead.presentation.file_names import sanitize_file_name
+from headtohead.presentation.renderers.csv_tables import render_csv
+from headtohead.presentation.renderers.latex import render_latex_table
 from headtohead.presentation.table import Table
 
 ReportFormat = Literal["html", "md", "pdf", "tex", "csv", "latex", "chart-svg", "chart-pdf", "chart-png"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.markup import escape
 
 from headtohead.experiment.schemas import ClaimResult, DistillationClaimResult
-from headtohead.presentation.terminal import print_indented
+from headtohead.presentation.renderers.terminal import print_indented
 
 
 def print_claims(claims: Sequence[ClaimResult | DistillationClaimResult]) -> None:

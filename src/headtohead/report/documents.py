@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from headtohead.experiment import findings_view
-from headtohead.presentation import latex, typst
-from headtohead.presentation.exports import escape_markdown, render_markdown_sections
 from headtohead.presentation.files import CHARTS_FOLDER
+from headtohead.presentation.renderers import latex, typst
+from headtohead.presentation.renderers.markdown import escape_markdown, render_markdown_sections
 from headtohead.presentation.section import Section, shorten_sections
 from headtohead.report.context import ReportContext
 from headtohead.report.page import describe_basis, list_warnings

@@ -7,7 +7,7 @@ from typing import Any
 
 from headtohead.experiment import findings_view
 from headtohead.experiment.schemas import Findings
-from headtohead.presentation.notebook import NotebookChart
+from headtohead.presentation.renderers.notebook import NotebookChart
 from headtohead.report import documents, page
 from headtohead.report.context import ReportContext
 from headtohead.report.sections import build_charts

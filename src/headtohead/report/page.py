@@ -17,7 +17,7 @@ from headtohead.attention_analysis.thumbnails import TrainingMaps
 from headtohead.distillation import tables as distillation_tables
 from headtohead.experiment import findings_view
 from headtohead.experiment.schemas import Findings
-from headtohead.presentation import html
+from headtohead.presentation.renderers import html
 from headtohead.report.context import ReportContext
 from headtohead.report.sections import build_sections
 from headtohead.report.sections.pairing import list_unpaired_variants

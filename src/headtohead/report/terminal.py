@@ -15,8 +15,13 @@ from headtohead.config.recipe_catalog import RecipeSummary
 from headtohead.experiment import findings_view
 from headtohead.experiment.schemas import ClassPrediction, Findings, TextScore
 from headtohead.presentation import number_format
+from headtohead.presentation.renderers.terminal import (
+    VERDICT_TERMINAL_COLORS,
+    get_stdout_console,
+    print_indented,
+    print_table,
+)
 from headtohead.presentation.table import Table, make_numeric_columns, make_table, make_text_columns
-from headtohead.presentation.terminal import VERDICT_TERMINAL_COLORS, get_stdout_console, print_indented, print_table
 from headtohead.progress import format_duration
 from headtohead.replication.terminal import print_claims
 from headtohead.verdict.record import Verdict

@@ -9,7 +9,7 @@ from rich.padding import Padding
 
 from headtohead.config import experiment
 from headtohead.experiment.schemas import Findings
-from headtohead.presentation.terminal import get_stdout_console, print_table
+from headtohead.presentation.renderers.terminal import get_stdout_console, print_table
 from headtohead.progress import format_duration
 from headtohead.search import phrasing
 from headtohead.search.tables import build_search_points_table

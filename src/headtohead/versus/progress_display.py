@@ -10,8 +10,8 @@ from rich.console import Group
 from rich.live import Live as RichLive
 
 from headtohead.errors import HeadToHeadError
+from headtohead.presentation.renderers.terminal import build_rich_table, get_stderr_console
 from headtohead.presentation.table import Cell, Column, make_numeric_columns, make_table
-from headtohead.presentation.terminal import build_rich_table, get_stderr_console
 from headtohead.progress import StderrProgress, format_duration
 from headtohead.versus.command_runner import CommandJob, read_metric
 from headtohead.versus.config import VersusConfig

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 
 from headtohead.errors import ConfigError, HeadToHeadError
-from headtohead.presentation.html import TEMPLATES_FOLDER
+from headtohead.presentation.renderers.html import TEMPLATES_FOLDER
 from headtohead.web import site
 from headtohead.web.estimates import CostEstimator
 from headtohead.web.experiment_folders import ExperimentFolders, NameNotFoundError

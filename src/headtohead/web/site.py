@@ -18,7 +18,7 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from headtohead.presentation import style
-from headtohead.presentation.html import TEMPLATES_FOLDER, create_environment
+from headtohead.presentation.renderers.html import TEMPLATES_FOLDER, create_environment
 from headtohead.progress import format_duration
 from headtohead.web.estimates import CostEstimator
 from headtohead.web.experiment_folders import ExperimentFolders

@@ -17,8 +17,8 @@ from headtohead.key_design.views.facts import (
     format_weight,
 )
 from headtohead.key_design.views.picture import build_chart
-from headtohead.presentation.html import encode_script_json, render_chart, render_document
 from headtohead.presentation.picture_files import save_picture
+from headtohead.presentation.renderers.html import encode_script_json, render_chart, render_document
 
 
 def save_result(result: ResultDict, path: Path) -> None:

@@ -17,7 +17,7 @@ from headtohead.key_design.views.facts import (
     format_outcome,
     format_weight,
 )
-from headtohead.presentation.terminal import get_stdout_console, print_indented, print_table
+from headtohead.presentation.renderers.terminal import get_stdout_console, print_indented, print_table
 
 OUTCOME_COLORS = {"exact": "green", "exact in the limit": "green", "not exact": "yellow"}
 MAX_MATRIX_COLUMNS = 8

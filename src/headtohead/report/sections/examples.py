@@ -8,7 +8,7 @@ from headtohead.experiment import findings_view
 from headtohead.experiment.schemas import Findings
 from headtohead.experiment.seed_average import average_over_seeds
 from headtohead.presentation import number_format
-from headtohead.presentation.html import CLOSING_PUNCTUATION
+from headtohead.presentation.renderers.html import CLOSING_PUNCTUATION
 from headtohead.presentation.section import HtmlBlock, Section, make_table_blocks
 from headtohead.presentation.table import Cell, Table, make_numeric_columns, make_table, make_text_columns
 from headtohead.report.context import ReportContext

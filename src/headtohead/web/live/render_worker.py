@@ -86,7 +86,7 @@ def _compute_interim_findings(experiment_folder: Path) -> Findings:
 
 
 def _render_learning_curves(findings: Findings) -> JsonDict | None:
-    from headtohead.presentation.html import render_chart
+    from headtohead.presentation.renderers.html import render_chart
     from headtohead.report.curve_charts import build_learning_curves
 
     chart = build_learning_curves(findings)
@@ -95,7 +95,7 @@ def _render_learning_curves(findings: Findings) -> JsonDict | None:
 
 def _render_forest_plot(findings: Findings) -> JsonDict:
     from headtohead.experiment import findings_view
-    from headtohead.presentation.html import render_chart
+    from headtohead.presentation.renderers.html import render_chart
     from headtohead.report.forest import build_forest_plot
 
     chart = build_forest_plot(

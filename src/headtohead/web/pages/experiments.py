@@ -21,7 +21,7 @@ from headtohead.errors import RequestError
 from headtohead.experiment import findings_view
 from headtohead.experiment.findings_view import get_baseline_setting
 from headtohead.presentation import number_format
-from headtohead.presentation.html import TEMPLATES_FOLDER
+from headtohead.presentation.renderers.html import TEMPLATES_FOLDER
 from headtohead.report.context import ReportContext
 from headtohead.report.documents import render_pdf_document
 from headtohead.web import training_process

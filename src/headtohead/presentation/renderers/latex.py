@@ -1,10 +1,13 @@
-"""Render sections as one LaTeX document with numbered figures and tables. All text is escaped."""
+"""Render sections as one LaTeX document with numbered figures and booktabs tables. All text is escaped."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
-from headtohead.presentation.exports import escape_latex, render_latex_table, sanitize_file_name
+from headtohead.presentation import number_format
+from headtohead.presentation.file_names import sanitize_file_name
+from headtohead.presentation.renderers.user_text import MarkupSyntax, render_markup
 from headtohead.presentation.section import (
     Block,
     BulletList,
@@ -19,13 +22,45 @@ from headtohead.presentation.section import (
     UserText,
     VerdictList,
 )
-from headtohead.presentation.user_text import MarkupSyntax, render_markup
+from headtohead.presentation.table import Table
+
+MAX_UNWRAPPED_LENGTH = 24
+MAX_NORMAL_SIZE_COLUMNS = 6
+LATEX_ESCAPES = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': "''",
+    "−": r"$-$",
+    "×": r"$\times$",
+    "±": r"$\pm$",
+    "–": "--",
+    "’": "'",
+    "“": "``",
+    "”": "''",
+    number_format.NO_BREAK_SPACE: r"\,",
+}
 
 PREAMBLE = r"""\documentclass[a4paper]{article}
 \usepackage[T1]{fontenc}
 \usepackage[margin=2.2cm]{geometry}
 \usepackage{booktabs,graphicx}
 """
+
+
+def escape_latex(text: str) -> str:
+    """Escape LaTeX characters and join lines."""
+    return "".join(LATEX_ESCAPES.get(character, character) for character in " ".join(text.splitlines()))
 
 
 def _write_verbatim(text: str) -> str:
@@ -93,3 +128,45 @@ def _render_block(block: Block, charts_folder: str) -> list[str]:
 
 def _render_list(items: Iterable[str]) -> list[str]:
     return [r"\begin{itemize}", *(rf"\item {escape_latex(item)}" for item in items), r"\end{itemize}"]
+
+
+def render_latex_table(table: Table) -> str:
+    r"""Return a floating table with \caption and \label. It needs the booktabs package."""
+    columns = "".join(_choose_latex_column_type(table, column_index) for column_index in range(len(table.columns)))
+    header = " & ".join(escape_latex(column.title) for column in table.columns) + r" \\"
+    rows = [" & ".join(escape_latex(cell.text) for cell in row) + r" \\" for row in table.rows]
+    label = re.sub(r"[^a-zA-Z0-9-]+", "-", table.name)
+    lines = [
+        "% needs \\usepackage{booktabs}",
+        r"\begin{table}",
+        r"\centering",
+        *([r"\footnotesize\setlength{\tabcolsep}{3pt}"] if len(table.columns) > MAX_NORMAL_SIZE_COLUMNS else []),
+        rf"\caption{{{escape_latex(f'{table.title}. {table.caption}'.strip(' .') + '.')}}}",
+        rf"\label{{tab:{label}}}",
+        rf"\begin{{tabular}}{{{columns}}}",
+        r"\toprule",
+        header,
+        r"\midrule",
+        *rows,
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _choose_latex_column_type(table: Table, column_index: int) -> str:
+    """Return r for numbers, l for short text, and a paragraph column that wraps for long text."""
+    if table.columns[column_index].is_numeric:
+        return "r"
+    wrapped_columns = [
+        index
+        for index, column in enumerate(table.columns)
+        if not column.is_numeric and _measure_longest_cell(table, index) > MAX_UNWRAPPED_LENGTH
+    ]
+    return rf"p{{{min(0.3, 0.5 / len(wrapped_columns)):.2g}\linewidth}}" if column_index in wrapped_columns else "l"
+
+
+def _measure_longest_cell(table: Table, column_index: int) -> int:
+    """Return the length of the longest cell of a column."""
+    return max((len(row[column_index].text) for row in table.rows), default=0)

@@ -14,10 +14,11 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from headtohead.presentation import number_format, style, user_text
+from headtohead.presentation import number_format, style
 from headtohead.presentation.chart import Chart
+from headtohead.presentation.renderers import user_text
 
-TEMPLATES_FOLDER = Path(__file__).parent / "templates"
+TEMPLATES_FOLDER = Path(__file__).parent.parent / "templates"
 CLOSING_PUNCTUATION = tuple(".,;:!?)]}’'\"")
 CLIP_PATH_PATTERN = re.compile(r'(<clipPath id="|clip-path="url\(#)(clip\d+)')
 INLINE_CODE_PATTERN = re.compile(r"`([^`]+)`")

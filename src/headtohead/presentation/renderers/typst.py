@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from headtohead.errors import MissingExtraError
+from headtohead.presentation.renderers.user_text import MarkupSyntax, render_markup
 from headtohead.presentation.section import (
     Block,
     BulletList,
@@ -27,7 +28,6 @@ from headtohead.presentation.section import (
     VerdictList,
 )
 from headtohead.presentation.table import Table
-from headtohead.presentation.user_text import MarkupSyntax, render_markup
 
 WIDE_COLUMN_LENGTH = 22
 """a text column with a longer cell shares the remaining width and wraps"""

@@ -1,0 +1,1 @@
+"""Renderers of tables, charts and sections: HTML, Markdown, CSV, LaTeX, PDF (typst), terminal, notebook and PNG."""
