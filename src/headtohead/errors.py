@@ -11,6 +11,7 @@
         RunFolderError             run folder of another experiment, or corrupted
         DeviceError                device not available
         MissingExtraError          optional package not installed
+      ChartError                   a chart cannot be rendered
       TrialError                   a trial cannot continue
         DivergedError              loss not finite, or training diverged
         DiskFullError              no disk space left to write a run; exit code 2
@@ -113,6 +114,10 @@ class MissingExtraError(RequestError):
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs {package}; install it with: pip install 'headtohead[{extra}]'")
+
+
+class ChartError(HeadToHeadError):
+    """Raised if a chart cannot be rendered."""
 
 
 class TrialError(HeadToHeadError):

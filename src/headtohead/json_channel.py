@@ -142,6 +142,28 @@ class ChildProcess:
             if message.pop("request", self._latest_request) == self._latest_request:
                 yield message
 
+    def ask(self, message: JsonDict, timeout: float) -> JsonDict:
+        """Send a request and return its first answer.
+
+        Raise ChildExitedError if the child exits first. A child that takes longer than `timeout` seconds is killed.
+        """
+        timed_out = threading.Event()
+
+        def kill() -> None:
+            timed_out.set()
+            self.process.kill()
+
+        timer = threading.Timer(timeout, kill)
+        timer.start()
+        try:
+            self.request(message)
+            for answer in self.messages():
+                return answer
+        finally:
+            timer.cancel()
+        reason = f"took longer than {timeout:g} s" if timed_out.is_set() else self.exit_reason
+        raise ChildExitedError(reason)
+
     def copy_stderr(self, log_path: Path) -> threading.Thread:
         """Append stderr to a file in a background thread and return the thread.
 

@@ -13,7 +13,8 @@ from types import SimpleNamespace
 import pytest
 from rich.text import Text
 
-from headtohead.cli.generate import print_note, print_stream
+from headtohead.cli.app import print_note
+from headtohead.cli.generate import print_stream
 from headtohead.presentation.renderers import terminal
 from headtohead.presentation.table import make_table, make_text_columns
 from headtohead.progress import ProgressUpdate, StderrProgress

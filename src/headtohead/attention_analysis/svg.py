@@ -17,7 +17,7 @@ from headtohead.attention_analysis.pictures import (
     choose_legend_ticks,
     truncate_label,
 )
-from headtohead.presentation import style
+from headtohead.presentation import chart_renderer, style
 from headtohead.presentation.picture_files import save_picture
 from headtohead.presentation.renderers.png import build_data_uri
 
@@ -301,6 +301,4 @@ def _render(figure: AttentionFigure, file_format: str) -> str | bytes:
     svg = render_svg(figure)
     if file_format == "svg":
         return svg
-    import vl_convert
-
-    return bytes(vl_convert.svg_to_pdf(svg) if file_format == "pdf" else vl_convert.svg_to_png(svg, scale=2))
+    return chart_renderer.render(f"svg_to_{file_format}", svg)

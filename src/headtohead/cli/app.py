@@ -12,6 +12,9 @@ import json
 import os
 import sys
 import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -44,6 +47,25 @@ def echo(text: str, *, err: bool = False) -> None:
 def print_json(value: Any) -> None:
     """Print a value as indented JSON on stdout."""
     echo(json.dumps(value, indent=2, allow_nan=False))
+
+
+@contextmanager
+def show_warnings() -> Iterator[None]:
+    """Print each warning as a note."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = lambda message, *_, **__: print_note(str(message))
+        yield
+
+
+def print_note(message: str) -> None:
+    """Print a note on stderr."""
+    from rich.text import Text
+
+    from headtohead.presentation.renderers.terminal import get_stderr_console
+
+    sys.stdout.flush()
+    get_stderr_console().print(Text(f"h2h: note: {message}", style="yellow"), soft_wrap=True)
 
 
 def main() -> None:

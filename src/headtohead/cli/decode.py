@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from headtohead.cli.app import FormatsOption, JsonOption, app, echo, print_json
+from headtohead.cli.app import FormatsOption, JsonOption, app, echo, print_json, show_warnings
 
 DEFAULT_STRATEGIES = "greedy,sample,temperature=0.7,top-k=20,top-p=0.7"
 
@@ -78,7 +78,8 @@ def decode(
         echo(f"interrupted: continue with --resume ({folder})", err=True)
         raise typer.Exit(130) from None
     on_progress(ProgressUpdate("rendering the report", 0, 0))
-    written = pages.write_report(folder, formats or ["html"])
+    with show_warnings():
+        written = pages.write_report(folder, formats or ["html"])
     if as_json:
         print_json({**comparison.to_json(), "folder": str(folder), "written": [str(path) for path in written]})
     else:

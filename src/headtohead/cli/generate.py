@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import sys
-import warnings
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headtohead.cli.app import JsonOption, app, print_json
+from headtohead.cli.app import JsonOption, app, print_json, show_warnings
 from headtohead.errors import escape_control_characters
 
 if TYPE_CHECKING:
@@ -81,7 +78,7 @@ def generate(
         "stop": stop or (),
         "use_chat_template": chat,
     }
-    with _show_warnings():
+    with show_warnings():
         if not as_json:
             chunks = stream_generate(loaded_model, prompt, parsed_strategy, **arguments)
             print_stream(chunks, prompt, samples, with_prompt=not chat)
@@ -98,25 +95,6 @@ def generate(
         for continuation in continuations
     ]
     print_json({"model": loaded_model.name, **parsed_strategy.to_dict(), "seed": seed, "continuations": rows})
-
-
-@contextmanager
-def _show_warnings() -> Iterator[None]:
-    """Print each warning as a note."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = lambda message, *_, **__: print_note(str(message))
-        yield
-
-
-def print_note(message: str) -> None:
-    """Print a note on stderr."""
-    from rich.text import Text
-
-    from headtohead.presentation.renderers.terminal import get_stderr_console
-
-    sys.stdout.flush()
-    get_stderr_console().print(Text(f"h2h: note: {message}", style="yellow"), soft_wrap=True)
 
 
 def print_stream(

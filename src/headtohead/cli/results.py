@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from headtohead.cli.app import FormatsOption, JsonOption, app, echo, print_json
+from headtohead.cli.app import FormatsOption, JsonOption, app, echo, print_json, show_warnings
 
 ExperimentFolderArgument = Annotated[Path, typer.Argument(metavar="RUNS", help="Experiment folder: runs/NAME.")]
 
@@ -32,7 +32,8 @@ def report(
     experiment_runs = run_folder.open_runs(runs)
     with run_folder.lock_folder(runs):
         compute.write_findings(experiment_runs)
-    written = write(runs, formats or ["html"], out, is_full=full, text_file=text)
+    with show_warnings():
+        written = write(runs, formats or ["html"], out, is_full=full, text_file=text)
     print_json([str(path) for path in written]) if as_json else echo("\n".join(map(str, written)))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headtohead.cli.app import FormatsOption, JsonOption, PluginsOption, app, echo, print_json
+from headtohead.cli.app import FormatsOption, JsonOption, PluginsOption, app, echo, print_json, show_warnings
 
 if TYPE_CHECKING:
     from headtohead.config.experiment import Experiment
@@ -116,7 +116,8 @@ def run(
     if outcome.findings is not None:
         from headtohead.report import write
 
-        page = str(write(folder, ["html", *(formats or ())])[0])
+        with show_warnings():
+            page = str(write(folder, ["html", *(formats or ())])[0])
     if as_json:
         print_json(terminal.outcome_to_json(outcome, page))
     else:

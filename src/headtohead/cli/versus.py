@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headtohead.cli.app import JsonOption, app, echo, print_json
+from headtohead.cli.app import JsonOption, app, echo, print_json, show_warnings
 from headtohead.errors import RequestError
 
 EXIT_CODES = {"hurt": 3, "cannot-tell": 4}
@@ -104,7 +104,8 @@ def versus(
             echo(f"interrupted: continue with --resume ({folder})", err=True)
             raise typer.Exit(130) from None
     result = findings.compute_findings(comparison, sys.argv)
-    page = str(write(folder, ["html"])[0])
+    with show_warnings():
+        page = str(write(folder, ["html"])[0])
     if as_json:
         print_json({**result.to_json(), "report": page})
     else:

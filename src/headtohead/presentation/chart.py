@@ -5,6 +5,7 @@ Every chart has a wide layout and a narrow one for phones.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +13,8 @@ from typing import Any, Literal
 
 import altair as alt
 
-from headtohead.presentation import number_format, style
+from headtohead.errors import ChartError
+from headtohead.presentation import chart_renderer, number_format, style
 
 Layout = Literal["wide", "narrow"]
 AltairChart = alt.TopLevelMixin
@@ -26,6 +28,10 @@ LOG_TICK_DIGITS = (
     (1, 2, 5),
     (1,),
 )
+
+
+class ChartWarning(UserWarning):
+    """A document was written without a chart, which could not be rendered."""
 
 
 class ChartDatasets:
@@ -90,27 +96,17 @@ class Chart:
 
     def to_svg(self, layout: Layout = "wide", background: str = "transparent") -> str:
         """Render the chart as SVG."""
-        import vl_convert
-
-        return str(vl_convert.vegalite_to_svg(self.to_vega_lite(layout, background)))
+        return chart_renderer.render("vegalite_to_svg", self.to_vega_lite(layout, background)).decode()
 
     def render(self, image_format: str) -> bytes:
         """Render the wide layout on a white background as "svg", "pdf" or "png"."""
-        if image_format == "svg":
-            return self.to_svg(background="white").encode()
-        return self.to_pdf() if image_format == "pdf" else self.to_png()
+        return chart_renderer.render(f"vegalite_to_{image_format}", self.to_vega_lite(background="white"))
 
-    def to_pdf(self) -> bytes:
-        """Render the wide layout as PDF."""
-        import vl_convert
-
-        return bytes(vl_convert.vegalite_to_pdf(self.to_vega_lite(background="white")))
-
-    def to_png(self) -> bytes:
-        """Render the wide layout as PNG at twice the screen resolution."""
-        import vl_convert
-
-        return bytes(vl_convert.vegalite_to_png(self.to_vega_lite(background="white"), scale=2))
+    def warn_not_rendered(self, error: ChartError) -> str:
+        """Warn that a document lacks this chart and return the text that takes its place."""
+        message = f"chart {self.name!r} could not be rendered: {error}"
+        warnings.warn(message, ChartWarning, stacklevel=3)
+        return f"This {message}. {self.title}: {self.alt_text}"
 
 
 def build_effect_axis_labels(metric: str) -> str:

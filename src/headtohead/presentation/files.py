@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from headtohead import safe_open
 from headtohead.atomic_io import translate_disk_full_error, write_bytes, write_text
-from headtohead.errors import RequestError, format_suggestion
+from headtohead.errors import ChartError, RequestError, format_suggestion
 from headtohead.presentation.chart import Chart
 from headtohead.presentation.file_names import sanitize_file_name
 from headtohead.presentation.renderers.csv_tables import render_csv
@@ -42,10 +42,12 @@ def write_formats(
     """Write a report in each format and return the paths.
 
     Documents are report.html, report.md, report.pdf and report.tex; tables are report-tables/NAME.csv or .tex; charts
-    are report-charts/NAME.svg, .pdf or .png. `output_path` is a folder, or a file for a single document.
+    are report-charts/NAME.svg, .pdf or .png. `output_path` is a folder, or a file for a single document. Raise
+    ChartError at the end if requested charts could not be rendered; documents are written without them.
     """
     check_formats(formats)
     written: list[Path] = []
+    num_missing_charts = 0
     for name in dict.fromkeys(formats):
         if name in DOCUMENT_FORMATS:
             is_file = output_path.suffix == f".{name}" and len(set(formats)) == 1
@@ -60,7 +62,12 @@ def write_formats(
         elif name in ("csv", "latex"):
             written += write_tables(build_tables(), name, output_path / "report-tables")
         else:
-            written += write_charts(build_charts(), name.removeprefix("chart-"), output_path / CHARTS_FOLDER)
+            charts = list(build_charts())
+            paths = write_charts(charts, name.removeprefix("chart-"), output_path / CHARTS_FOLDER)
+            num_missing_charts += len(charts) - len(paths)
+            written += paths
+    if num_missing_charts:
+        raise ChartError(f"{num_missing_charts} requested charts could not be rendered; everything else was written")
     return written
 
 
@@ -77,11 +84,15 @@ def write_tables(tables: Iterable[Table], table_format: str, folder: Path) -> li
 
 
 def write_charts(charts: Iterable[Chart], image_format: str, folder: Path) -> list[Path]:
-    """Write each chart as NAME.svg, .pdf or .png and return the paths."""
+    """Write each chart as NAME.svg, .pdf or .png and return the paths; warn about those that cannot be rendered."""
     safe_open.create_folder(folder)
     written = []
     for chart in charts:
         path = folder / f"{sanitize_file_name(chart.name)}.{image_format}"
-        write_bytes(path, chart.render(image_format))
+        try:
+            write_bytes(path, chart.render(image_format))
+        except ChartError as error:
+            chart.warn_not_rendered(error)
+            continue
         written.append(path)
     return written

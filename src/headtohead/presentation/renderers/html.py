@@ -14,6 +14,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from headtohead.errors import ChartError
 from headtohead.presentation import number_format, style
 from headtohead.presentation.chart import Chart
 from headtohead.presentation.renderers import user_text
@@ -89,9 +90,15 @@ def render_inline_code(text: str) -> Markup:
 
 
 def render_chart(chart: Chart) -> dict[str, Any]:
-    """Return both layouts of a chart as SVG, with its title and text alternative."""
-    wide = _rename_clip_paths(chart.to_svg("wide"), f"{chart.name}-wide")
-    narrow = _rename_clip_paths(chart.to_svg("narrow"), chart.name)
+    """Return both layouts of a chart as SVG, with its title and text alternative.
+
+    If the chart cannot be rendered, a paragraph takes the place of both, and a ChartWarning is issued.
+    """
+    try:
+        wide = _rename_clip_paths(chart.to_svg("wide"), f"{chart.name}-wide")
+        narrow = _rename_clip_paths(chart.to_svg("narrow"), chart.name)
+    except ChartError as error:
+        wide = narrow = f"<p>{escape(chart.warn_not_rendered(error))}</p>"
     return {"wide": Markup(wide), "narrow": Markup(narrow), "title": chart.title, "alt_text": chart.alt_text}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from headtohead.errors import ChartError
 from headtohead.presentation import chart
 
 
@@ -17,4 +18,7 @@ class NotebookChart:
         return f"{self.chart.title}. {self.chart.alt_text}"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        return {"image/svg+xml": self.chart.to_svg(background="white"), "text/plain": repr(self)}
+        try:
+            return {"image/svg+xml": self.chart.to_svg(background="white"), "text/plain": repr(self)}
+        except ChartError as error:
+            return {"text/plain": self.chart.warn_not_rendered(error)}

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from headtohead.errors import MissingExtraError
+from headtohead.errors import ChartError, MissingExtraError
 from headtohead.presentation.renderers.user_text import MarkupSyntax, render_markup
 from headtohead.presentation.section import (
     Block,
@@ -105,7 +105,10 @@ class TypstDocument:
             case Code():
                 return [] if block.summary else [f"#raw({_quote(block.text)}, block: true)"]
             case Figure():
-                data = block.chart.to_pdf()
+                try:
+                    data = block.chart.render("pdf")
+                except ChartError as error:
+                    return [f"#par({_quote(block.chart.warn_not_rendered(error))})"]
                 alt_text = _quote(block.chart.alt_text)
                 image = f"image({self._save_image(data, 'pdf')}, width: {_choose_chart_width(data)}, alt: {alt_text})"
                 return [f"#figure({image}, caption: {_quote(block.caption)})"]

@@ -1,0 +1,108 @@
+"""A child process that renders Vega-Lite charts and SVG figures with vl-convert.
+
+vl-convert embeds a JavaScript engine, which aborts its process if it cannot reserve address space (`ulimit -v`) or
+memory. In a child process that costs the chart, not the report. The child is started by the first chart, renders all
+charts of its parent and exits with it. `python -m headtohead.presentation.chart_renderer` is its command; see
+`json_channel` for the protocol.
+"""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import os
+import resource
+import threading
+from pathlib import Path
+from typing import Any
+
+from headtohead.errors import ChartError
+from headtohead.json_channel import ChildExitedError, ChildProcess, ParentChannel
+
+RENDER_TIMEOUT_SECONDS = 300.0
+"""charts take less than a second; beside training on every core the process waits most of the time"""
+FUNCTION_OPTIONS = {
+    "vegalite_to_svg": {},
+    "vegalite_to_pdf": {},
+    "vegalite_to_png": {"scale": 2},
+    "svg_to_pdf": {},
+    "svg_to_png": {"scale": 2},
+}
+"""functions of vl-convert and their options; pictures have twice the resolution of a screen"""
+
+
+class ChartRenderer:
+    """The parent's end: one child, restarted for the next chart if it dies after it has rendered one."""
+
+    def __init__(self) -> None:
+        self._child: ChildProcess | None = None
+        self._failure = ""
+        self._has_rendered = False
+        self._lock = threading.Lock()
+
+    def render(self, function: str, source: dict[str, Any] | str) -> bytes:
+        """Return what a function of vl-convert returns for a chart; raise ChartError if the child fails."""
+        with self._lock:
+            if self._failure:
+                raise ChartError(self._failure)
+            if self._child is None:
+                self._child = ChildProcess("headtohead.presentation.chart_renderer", log_path=Path(os.devnull))
+            try:
+                answer = self._child.ask({"function": function, "source": source}, RENDER_TIMEOUT_SECONDS)
+            except ChildExitedError as error:
+                self._close_child()
+                message = f"the chart renderer {error}{_describe_limit()}"
+                self._failure = "" if self._has_rendered else message
+                raise ChartError(message) from None
+        if "error" in answer:
+            raise ChartError(answer["error"])
+        self._has_rendered = True
+        return base64.b64decode(answer["content"])
+
+    def close(self) -> None:
+        """End the child. The next chart starts another one."""
+        with self._lock:
+            self._close_child()
+
+    def _close_child(self) -> None:
+        if self._child is not None:
+            self._child.terminate()
+            self._child.close_pipes()
+            self._child = None
+
+
+def _describe_limit() -> str:
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return ""
+    return f"; its address space is limited to {limit >> 20:,} MiB, and it may need more (`ulimit -v unlimited`)"
+
+
+_renderer = ChartRenderer()
+atexit.register(_renderer.close)
+
+
+def render(function: str, source: dict[str, Any] | str) -> bytes:
+    """Render a chart or figure in the child that this process shares; see `ChartRenderer.render`."""
+    return _renderer.render(function, source)
+
+
+def main() -> None:
+    """Answer requests until the parent closes the channel."""
+    channel = ParentChannel()
+    import vl_convert  # noqa: TID251
+
+    for request in channel.requests():
+        function = request["function"]
+        try:
+            content = getattr(vl_convert, function)(request["source"], **FUNCTION_OPTIONS[function])
+        except (ValueError, RuntimeError) as error:
+            message = " ".join(str(error).splitlines()[:2])  # without the stack trace
+            channel.send({"request": request["request"], "error": message})
+            continue
+        raw = content.encode() if isinstance(content, str) else content
+        channel.send({"request": request["request"], "content": base64.b64encode(raw).decode()})
+
+
+if __name__ == "__main__":
+    main()
