@@ -23,7 +23,7 @@ from headtohead import safe_open
 from headtohead.atomic_io import write_text
 from headtohead.config.data import DataConfig
 from headtohead.config.validation.component_options import validate_component
-from headtohead.data import treebank
+from headtohead.data import tokenizer_guard, treebank
 from headtohead.data.file_errors import build_file_error, build_missing_path_error
 from headtohead.data.splits import Corpus
 from headtohead.errors import DataError, ValidationIssue
@@ -39,7 +39,6 @@ SPECIAL_TOKEN_ALIASES = {
     "stop": (EOS_TOKEN, "[SEP]", "<eos>", "<|end_of_text|>", "<|endoftext|>"),
 }
 MASK_TOKEN_ALIASES = ("<mask>", "[MASK]")
-_ANY_CHARACTER_PATTERN = "(?m)."  # in Oniguruma, (?m) lets a period match line breaks
 
 PositiveCount = Annotated[int, Field(ge=1)]
 BpeVocabSize = Annotated[int, Field(ge=256 + len(SPECIAL_TOKEN_ALIASES))]
@@ -70,6 +69,7 @@ class CorpusTokenizer:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
+        self.guard: tokenizer_guard.TokenizerGuard | None = None
         self.vocab_size: int = backend.get_vocab_size()
         max_id = max(backend.get_vocab().values(), default=-1)
         if max_id >= self.vocab_size:  # the vocabulary size would not cover all ids
@@ -87,17 +87,21 @@ class CorpusTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a text, without special tokens."""
+        if self.guard is not None:
+            self.guard.check([text])
         with translate_backend_errors():
             ids: list[int] = self.backend.encode(text, add_special_tokens=False).ids
         return ids
 
     def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
-        # Encode in chunks: Encoding objects use far more memory than their ids.
         """Return the token ids of each text, without special tokens."""
+        # Encode in chunks: Encoding objects use far more memory than their ids.
         token_ids: list[list[int]] = []
         remaining = iter(texts)
         with translate_backend_errors():
             while chunk := list(islice(remaining, ENCODE_CHUNK_ROWS)):
+                if self.guard is not None:
+                    self.guard.check(chunk)
                 token_ids += [
                     encoding.ids for encoding in self.backend.encode_batch_fast(chunk, add_special_tokens=False)
                 ]
@@ -106,10 +110,11 @@ class CorpusTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of token ids, without padding, start and stop tokens."""
         hidden_ids = {self.pad_id, self.bos_id, self.eos_id}
+        shown_ids = [token_id for token_id in ids if token_id not in hidden_ids]
+        if self.guard is not None:
+            self.guard.check_decoding(shown_ids)
         with translate_backend_errors():
-            text: str = self.backend.decode(
-                [token_id for token_id in ids if token_id not in hidden_ids], skip_special_tokens=False
-            )
+            text: str = self.backend.decode(shown_ids, skip_special_tokens=False)
         return text
 
     def id_to_token(self, id: int) -> str:
@@ -224,7 +229,7 @@ def train_character_tokenizer(
     )
     if lowercase:
         backend.normalizer = normalizers.Lowercase()
-    backend.pre_tokenizer = pre_tokenizers.Split(Regex(_ANY_CHARACTER_PATTERN), "isolated")
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(tokenizer_guard.ANY_CHARACTER_PATTERN), "isolated")
     backend.decoder = decoders.Fuse()
     return backend
 
@@ -302,7 +307,7 @@ def _infer_kind(tokenizer_json: dict[str, Any]) -> str:
     match model["type"], pre_tokenizer.get("type"):
         case "WordLevel", "WhitespaceSplit" if _is_treebank_normalizer(tokenizer_json["normalizer"]):
             return "words"
-        case "WordLevel", "Split" if pre_tokenizer["pattern"] == {"Regex": _ANY_CHARACTER_PATTERN}:
+        case "WordLevel", "Split" if pre_tokenizer["pattern"] == {"Regex": tokenizer_guard.ANY_CHARACTER_PATTERN}:
             return "characters"
         case "BPE", "ByteLevel" if not pre_tokenizer["use_regex"] and not model["merges"]:
             return "bytes"

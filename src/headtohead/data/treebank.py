@@ -106,6 +106,10 @@ _DETOKENIZATION_RULES = (
 )
 
 
+ALL_RULES = (*TREEBANK_RULES, (r"\A", " "), *_DETOKENIZATION_RULES)
+"""patterns and replacements of the normalizer and the decoder; their time grows linearly with the text"""
+
+
 def build_normalizer(*, lowercase: bool) -> normalizers.Normalizer:
     """Return the rules as one normalizer. Splitting its output at whitespace gives the words."""
     # Lowercase comes first: the library panics if it follows a space inserted before the first character.

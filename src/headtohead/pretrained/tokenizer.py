@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from headtohead.data import tokenizer_guard
 from headtohead.errors import ModelError
 from headtohead.pretrained.weights import PretrainedWeights
 
@@ -29,6 +30,8 @@ class PretrainedTokenizer:
         stop = backend.eos_token_id if backend.eos_token_id is not None else backend.sep_token_id
         self.stop_ids: tuple[int, ...] = tuple(dict.fromkeys([*([] if stop is None else [stop]), *extra_eos_ids]))
         self.eos_id: int | None = self.stop_ids[0] if self.stop_ids else None
+        fast_backend = getattr(backend, "backend_tokenizer", None)
+        self._guard = None if fast_backend is None else tokenizer_guard.create_guard(fast_backend.to_str())
         self._skipped_ids = {self.pad_id, self.bos_id, *self.stop_ids}
 
     @classmethod
@@ -54,8 +57,14 @@ class PretrainedTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a text, without special tokens."""
+        self._check(text)
         ids: list[int] = self.backend.encode(text, add_special_tokens=False, split_special_tokens=True)
         return ids
+
+    def _check(self, text: str) -> None:
+        """Raise DataError if encoding a text takes too much time or memory."""
+        if self._guard is not None:
+            self._guard.check([text])
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return [self.encode(row) for row in texts]
@@ -67,6 +76,7 @@ class PretrainedTokenizer:
 
     def encode_with_special_tokens(self, text: str) -> list[int]:
         """Return the token ids with the special tokens an encoder was trained with: [CLS] ... [SEP]."""
+        self._check(text)
         ids: list[int] = self.backend.encode(text, add_special_tokens=True, split_special_tokens=True)
         return ids
 
@@ -93,12 +103,15 @@ class PretrainedTokenizer:
             raise ModelError(f"{self.name}: the tokenizer has no chat template; use a plain prompt")
         messages = [{"role": "user", "content": text}]
         prompt = self.backend.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        self._check(prompt)
         ids: list[int] = self.backend.encode(prompt, add_special_tokens=False)
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of token ids, without padding, start and stop tokens."""
         kept_ids = [int(token_id) for token_id in ids if token_id not in self._skipped_ids]
+        if self._guard is not None:
+            self._guard.check_decoding(kept_ids)
         text: str = self.backend.decode(kept_ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         return text
 

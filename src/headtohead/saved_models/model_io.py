@@ -14,7 +14,7 @@ from headtohead.atomic_io import compute_sha256, read_json_object, write_bytes, 
 from headtohead.config import experiment
 from headtohead.config import model as config_model
 from headtohead.config.tasks import Target
-from headtohead.data import tokenizers
+from headtohead.data import tokenizer_guard, tokenizers
 from headtohead.data.tokenizers import CorpusTokenizer
 from headtohead.errors import ModelError, RunFolderError
 from headtohead.experiment import schemas, trust
@@ -133,6 +133,7 @@ def load(folder: str | Path, *, use_initial_weights: bool = False) -> SavedModel
     trial = _import_custom_code(trial, folder_path)
     labels = _read_label_names(config, folder_path)
     tokenizer = tokenizers.CorpusTokenizer.load(folder_path)
+    tokenizer.guard = tokenizer_guard.create_guard(tokenizer.backend.to_str())
     if config["vocab_size"] != tokenizer.vocab_size:
         raise ModelError(
             f"{folder_path}: made for {config['vocab_size']} tokens, and tokenizer.json has {tokenizer.vocab_size}"

@@ -1,0 +1,145 @@
+"""Limit the time and memory that the tokenizer of somebody else may take.
+
+A tokenizer.json may contain regular expressions whose time grows with the cube of the text, replacements that double
+it, or padding to any length, and the tokenizers library cannot be interrupted. `TokenizerGuard` therefore tries each
+text in a child process with limits first; what it has encoded there within them is then encoded in this process.
+`python -m headtohead.data.tokenizer_guard` is the command of the child; see `json_channel` for the protocol.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from weakref import finalize
+
+from headtohead.data import treebank
+from headtohead.errors import DataError
+from headtohead.json_channel import ChildExitedError, ChildProcess, ParentChannel
+
+CPU_SECONDS = 5.0
+"""CPU time of one call; a second more for every `CHARACTERS_PER_SECOND` characters"""
+CHARACTERS_PER_SECOND = 50_000
+MAX_ADDRESS_SPACE = 1 << 30
+TIMEOUT_SECONDS = 600.0
+"""for a child that gets no CPU time"""
+ANY_CHARACTER_PATTERN = "(?m)."  # in Oniguruma, (?m) lets a period match line breaks
+MAX_WORD_CHARS = 1000
+"""a WordPiece model takes time that grows with the square of the length of words up to its limit"""
+
+
+class TokenizerGuard:
+    """Checks that a tokenizer can encode a text within limits. The child is started by the first text."""
+
+    def __init__(self, tokenizer_json: str) -> None:
+        self._tokenizer_json = tokenizer_json
+        self._has_slow_decoder = bool(_list_foreign_patterns(json.loads(tokenizer_json).get("decoder")))
+        self._child: ChildProcess | None = None
+
+    def check(self, texts: Sequence[str]) -> None:
+        """Raise DataError if encoding these texts takes too much time or memory."""
+        num_characters = sum(map(len, texts))
+        self._ask({"texts": list(texts)}, CPU_SECONDS + num_characters / CHARACTERS_PER_SECOND, "encode")
+
+    def check_decoding(self, ids: Sequence[int]) -> None:
+        """Raise DataError if decoding these token ids takes too much time or memory."""
+        if self._has_slow_decoder:
+            self._ask({"ids": list(map(int, ids))}, CPU_SECONDS + len(ids) / CHARACTERS_PER_SECOND, "decode")
+
+    def _ask(self, request: dict[str, Any], cpu_seconds: float, verb: str) -> None:
+        if self._child is None:
+            self._child = ChildProcess("headtohead.data.tokenizer_guard", log_path=Path(os.devnull))
+            finalize(self, _close, self._child)
+            request["tokenizer"] = self._tokenizer_json
+        try:
+            self._child.ask({**request, "cpu_seconds": cpu_seconds}, TIMEOUT_SECONDS)
+        except BaseException as error:  # also if the request was cancelled: its child would go on
+            _close(self._child)
+            was_slow = self._child.process.returncode == -signal.SIGPROF
+            self._child = None
+            if not isinstance(error, ChildExitedError):
+                raise
+            reason = (
+                f"takes more than {cpu_seconds:.1f} s of CPU time to {verb} this text; its patterns may be slow"
+                if was_slow
+                else f"fails to {verb} this text within {MAX_ADDRESS_SPACE >> 20:,} MiB: its process {error}"
+            )
+            raise DataError(f"the tokenizer cannot be used: it {reason}") from None
+
+
+def _close(child: ChildProcess) -> None:
+    child.process.kill()
+    child.process.wait()
+    child.close_pipes()
+
+
+def create_guard(tokenizer_json: str) -> TokenizerGuard | None:
+    """Return a guard for a tokenizer, or None if its time and memory are known to be bounded."""
+    return TokenizerGuard(tokenizer_json) if _may_be_slow(json.loads(tokenizer_json)) else None
+
+
+def _may_be_slow(tokenizer: dict[str, Any]) -> bool:
+    """Return whether a tokenizer has patterns other than our own, pads its output, or searches long words."""
+    model = tokenizer["model"]
+    return (
+        any(_list_foreign_patterns(tokenizer.get(name)) for name in ("normalizer", "pre_tokenizer", "decoder"))
+        or tokenizer.get("padding") is not None
+        or model.get("max_input_chars_per_word", 0) > MAX_WORD_CHARS
+        or (model["type"] == "Unigram" and any(len(piece) > MAX_WORD_CHARS for piece, _ in model["vocab"]))
+    )
+
+
+def _list_foreign_patterns(component: object) -> set[str]:
+    """Return the patterns of a normalizer, pre-tokenizer or decoder that are not our own, as JSON."""
+    return {json.dumps(pattern) for pattern in _iterate_patterns(component)} - _OWN_PATTERNS
+
+
+def _iterate_patterns(component: object) -> Iterator[object]:
+    """Yield pattern and replacement of every component inside a normalizer, pre-tokenizer or decoder."""
+    if isinstance(component, dict):
+        if "pattern" in component:
+            yield component["pattern"], component.get("content")
+        for part in component.values():
+            yield from _iterate_patterns(part)
+    elif isinstance(component, list):
+        for part in component:
+            yield from _iterate_patterns(part)
+
+
+_OWN_PATTERNS = {
+    json.dumps(({"Regex": pattern}, content))
+    for pattern, content in [*treebank.ALL_RULES, (ANY_CHARACTER_PATTERN, None)]
+}
+
+
+def main() -> None:
+    """Encode or decode what the parent sends, with limits of memory and CPU time. The signal of the timer is fatal."""
+    channel = ParentChannel()
+    from tokenizers import Tokenizer
+
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_AS)
+    limit = MAX_ADDRESS_SPACE if hard_limit == resource.RLIM_INFINITY else min(MAX_ADDRESS_SPACE, hard_limit)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard_limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    tokenizer: Tokenizer | None = None
+    for request in channel.requests():
+        if "tokenizer" in request:
+            tokenizer = Tokenizer.from_str(request["tokenizer"])
+        assert tokenizer is not None
+        signal.setitimer(signal.ITIMER_PROF, request["cpu_seconds"])
+        with contextlib.suppress(Exception):  # the parent gets the same error from its own call
+            if "ids" in request:
+                tokenizer.decode(request["ids"], skip_special_tokens=False)
+            for text in request.get("texts", ()):
+                tokenizer.encode(text, add_special_tokens=False)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        channel.send({"request": request["request"]})
+
+
+if __name__ == "__main__":
+    main()
