@@ -1,9 +1,10 @@
 """The public API: sorted, complete, and quick to import. `make lint` checks the layers with import-linter."""
 
+import shutil
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -11,6 +12,7 @@ import headtohead as h2h
 from headtohead.errors import ConfigError
 
 ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "headtohead"
 
 
 def test_public_names_are_sorted_and_resolve():
@@ -36,12 +38,26 @@ def test_windows_is_refused_with_one_sentence_that_names_wsl(code):
     assert ("Traceback" in process.stderr) == ("cli" not in code)
 
 
-def test_the_wheel_contains_every_file_that_the_package_reads():
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["headtohead"]
-    package = ROOT / "src" / "headtohead"
-    packaged = {path for pattern in settings for path in package.glob(pattern)}
-    files = {path for path in package.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
-    assert files <= packaged
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    """The wheel of the current sources, built from a copy without network access."""
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    shutil.copytree(PACKAGE, source / "src" / "headtohead", ignore=shutil.ignore_patterns("__pycache__"))
+    code = f"from setuptools.build_meta import build_wheel; build_wheel({str(out)!r})"
+    build = subprocess.run([sys.executable, "-c", code], cwd=source, capture_output=True, text=True, check=False)
+    assert build.returncode == 0, build.stderr
+    return next(out.glob("*.whl"))
+
+
+def test_the_wheel_contains_every_file_of_the_package(wheel):
+    files = {str(path.relative_to(PACKAGE.parent)) for path in PACKAGE.rglob("*") if path.is_file()}
+    assert {name for name in files if not name.endswith(".pyc")} <= set(ZipFile(wheel).namelist())
+
+
+def test_the_wheel_is_smaller_than_3_mb(wheel):
+    assert wheel.stat().st_size < 3e6
 
 
 GRID = {"question": "Which?", "task": "language-model", "seeds": 2, "model.width": 32, "training": {"steps": 4}}
