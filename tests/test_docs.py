@@ -1,17 +1,60 @@
 """What the documents show works as shown."""
 
 import re
+import shlex
 import tomllib
 from pathlib import Path
 
+import pytest
+from typer.main import get_command
+
 import headtohead as h2h
+from headtohead.cli import app
 from headtohead.testing import check_part_file
 
 ROOT = Path(__file__).parents[1]
+DOCUMENTS = sorted(
+    str(path.relative_to(ROOT))
+    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    if "```" in path.read_text(encoding="utf-8")
+)
 
 
 def blocks(document: str, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", (ROOT / document).read_text(), flags=re.DOTALL)
+    """The code blocks of a document in a language, without their indentation."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    fences = re.findall(r"^( *)```([^\n]*)\n(.*?)^ *```$", text, flags=re.DOTALL | re.MULTILINE)
+    return [re.sub(rf"^{indent}", "", body, flags=re.MULTILINE) for indent, name, body in fences if name == language]
+
+
+def commands(document: str) -> list[list[str]]:
+    """The arguments of every `h2h` command in the shell blocks of a document."""
+    lines = "\n".join(blocks(document, "")).replace("\\\n", " ").splitlines()
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("h2h ")]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_command_of_a_document_has_the_options_that_it_is_given(document):
+    for arguments in commands(document):
+        command = get_command(app)
+        while hasattr(command, "commands"):
+            assert arguments[0] in command.commands, f"{document}: h2h {shlex.join(arguments)}"
+            command, arguments = command.commands[arguments[0]], arguments[1:]
+        with command.context_class(command) as context:
+            command.make_parser(context).parse_args(list(arguments))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_python_block_compiles_and_uses_public_names(document):
+    for code in blocks(document, "python"):
+        compile(code, document, "exec")
+        assert set(re.findall(r"\bh2h\.(\w+)", code)) <= set(h2h.__all__)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_toml_block_is_valid(document):
+    for text in blocks(document, "toml"):
+        tomllib.loads(text)
 
 
 def test_the_part_of_the_guide_passes_the_exam(tmp_path):
@@ -27,11 +70,10 @@ def test_the_experiment_of_the_readme_loads():
     assert h2h.experiment_from_dict(raw, "readme").names == ("baseline", "alibi", "window")
 
 
-def test_the_python_of_the_readme_names_what_is_there():
-    (code,) = blocks("README.md", "python")
-    compile(code, "README.md", "exec")
-    for name in re.findall(r"h2h\.(\w+)", code):
-        assert name in h2h.__all__
+@pytest.mark.parametrize("name", ["positions", "idea"])
+def test_the_experiments_of_the_tutorial_load(name):
+    experiment = h2h.load_experiment(ROOT / "docs" / "tutorial" / "files" / f"{name}.toml")
+    assert len(experiment.names) == 2
 
 
 def test_every_link_between_documents_leads_somewhere():
@@ -40,9 +82,7 @@ def test_every_link_between_documents_leads_somewhere():
             assert (document.parent / target).exists(), f"{document.name}: {target}"
 
 
-def test_every_verb_of_the_readme_exists():
-    from headtohead.cli.app import app
-
-    names = {command.name or command.callback.__name__ for command in app.registered_commands}
-    names |= {group.name for group in app.registered_groups}
-    assert set(re.findall(r"h2h (\w+)", (ROOT / "README.md").read_text())) <= names
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_command_that_the_text_of_a_document_names_exists(document):
+    text = (ROOT / document).read_text(encoding="utf-8")
+    assert set(re.findall(r"`h2h (\w+)", text)) <= set(get_command(app).commands)
