@@ -15,7 +15,7 @@ The part is built into small models, a decoder and an encoder, and checked:
     padding                     has no attention weight, and outputs depend neither on its tokens nor on its amount
     attention-implementations   sdpa and blocked equal eager, outputs and gradients
     causality                   no output depends on later tokens
-    kv-cache                    decoding with a cache equals a full pass
+    kv-cache                    decoding as `h2h generate` does equals a full pass
     batch-independence          no output depends on the other rows of the batch
     determinism                 the same input gives the same output
 

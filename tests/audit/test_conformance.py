@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from headtohead.errors import ModelError, PartError
+from headtohead.nn import fast_parts
 from headtohead.nn.parts import registry
 from headtohead.nn.parts import registry as parts_registry
 from headtohead.nn.parts.attention import Attention
@@ -16,7 +17,7 @@ from headtohead.nn.parts.base import Invariant, ModelSizes, Part
 from headtohead.nn.parts.merge import Merge
 from headtohead.nn.parts.norm import Norm
 from headtohead.nn.parts.pattern import Pattern
-from headtohead.nn.parts.position import Position
+from headtohead.nn.parts.position import LearnedPosition, Position, RotaryPosition
 from headtohead.nn.parts.registry import register_part
 from headtohead.testing import (
     CHECK_NAMES,
@@ -248,6 +249,32 @@ def test_a_cache_that_is_ignored_is_caught_unless_declared(enter: Any) -> None:
 
     enter("attention", Declared)
     assert failed("attention") == {}
+
+
+class RotatesTwice(RotaryPosition):
+    """Rotates by half of the position; its fast form below rotates by the whole position, like its base class."""
+
+    def rotate(self, x: Tensor, position_ids: Tensor) -> Tensor:
+        return super().rotate(x, position_ids // 2)
+
+
+class ScaledTable(LearnedPosition):
+    """Adds three times the table; its fast form adds it once."""
+
+    def add_positions(self, x: Tensor, position_ids: Tensor) -> Tensor:
+        return x + 3 * self.table(position_ids)
+
+
+@pytest.mark.parametrize(("subclass", "base"), [(RotatesTwice, RotaryPosition), (ScaledTable, LearnedPosition)])
+def test_a_part_that_generate_decodes_differently_than_it_is_scored_is_caught(
+    subclass: type[Position], base: type[Position], enter: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pass with a cache is right here: only the session of `h2h generate` takes the fast form."""
+    enter("position", subclass)
+    assert failed("position", "kv-cache") == {}
+    monkeypatch.setitem(fast_parts._fast_forms, subclass, fast_parts._fast_forms[base])
+    result = failed("position", "kv-cache")["kv-cache"]
+    assert "violated and not declared" in result.observation and "decoded as in generate" in result.observation
 
 
 def test_differing_attention_implementations_fail(enter: Any) -> None:

@@ -1,4 +1,4 @@
-"""KV cache: decoding with a cache must give the logits of one full pass.
+"""KV cache: decoding must give the logits of one full pass, with the session of `h2h generate` and with any chunks.
 
 Scores are computed in full passes, so a wrong cache affects samples but does not withhold the verdict.
 """
@@ -14,7 +14,9 @@ from torch import Tensor
 from headtohead.audit.model_checks.base import Failure, Measurement, ModelCheck, build_mixed_padding_mask
 from headtohead.audit.probe import ModelProbe, UnsupportedInputError
 from headtohead.audit.result import CheckResult
-from headtohead.audit.tolerance import measure_difference
+from headtohead.audit.tolerance import Difference, measure_difference
+from headtohead.audit.user_code import fork_all_rngs, format_model_error
+from headtohead.generation.session import DecodingSession
 from headtohead.nn.kv_cache import KVCache
 from headtohead.nn.transformer import Transformer
 
@@ -23,7 +25,7 @@ DECODE_STEPS = 8
 
 
 class KVCacheCheck(ModelCheck):
-    """Decoding token by token, in chunks and with padding equals one full pass."""
+    """Decoding as `generate` does, in chunks and with padding equals one full pass."""
 
     name = "kv-cache"
     requires_determinism = True
@@ -42,7 +44,7 @@ class KVCacheCheck(ModelCheck):
         return f"a text of {probe.length} tokens is too short to decode" if probe.length < 3 else ""
 
     def describe_procedure(self, probe: ModelProbe) -> str:
-        return f"a prompt and up to {DECODE_STEPS} tokens one at a time, a text in two chunks, padded prompts"
+        return f"prompts and up to {DECODE_STEPS} tokens as in `h2h generate`, a text in two chunks, padded prompts"
 
     def run(self, probe: ModelProbe) -> CheckResult:
         try:
@@ -59,6 +61,7 @@ class KVCacheCheck(ModelCheck):
         assert isinstance(probe.model, Transformer)
         ids, length, num_layers = probe.input_ids[:2], probe.length, len(probe.model.layers)
         compute_logits = partial(probe.compute_logits, training=training)
+        yield _measure_session(probe)
         expected = compute_logits(ids)
         steps = min(DECODE_STEPS, length - 1)
         for chunks in ([length - steps] + [1] * steps, [length // 2, length - length // 2]):
@@ -71,6 +74,31 @@ class KVCacheCheck(ModelCheck):
             logits = compute_logits_in_chunks(compute_logits, num_layers, ids, chunks, mask)[mask]
             label = f"with padding, chunks of {_format(chunks)}"
             yield measure_difference(logits, expected, label, probe.rounding_tolerance)
+
+
+def _measure_session(probe: ModelProbe) -> Difference:
+    """Return the largest change of next-token logits in a session of `generate`, with prompts of several lengths."""
+    assert isinstance(probe.model, Transformer)
+    texts, steps = probe.input_ids, min(DECODE_STEPS, probe.length - 1)
+    has_padding = probe.model.can_pad and probe.length > steps + 1
+    starts = [row % 2 if has_padding else 0 for row in range(len(texts))]
+    if has_padding:
+        rows = [probe.compute_logits(text[None, start:])[0] for text, start in zip(texts, starts, strict=True)]
+    else:
+        rows = list(probe.compute_logits(texts))
+    expected = torch.stack([row[-steps - 1 :] for row in rows])
+    prompts = [text[start:-steps].tolist() for text, start in zip(texts, starts, strict=True)]
+    try:
+        with fork_all_rngs(probe.seed, "audit", 0):
+            session = DecodingSession(probe.model, prompts)
+        logits = [session.logits]
+        for tokens in texts[:, -steps:].unbind(1):
+            with fork_all_rngs(probe.seed, "audit", 0):
+                session.append_tokens(tokens.tolist())
+            logits.append(session.logits)
+    except Exception as error:
+        raise UnsupportedInputError(format_model_error(error)) from error
+    return measure_difference(torch.stack(logits, 1), expected, "decoded as in generate", probe.rounding_tolerance)
 
 
 def _format(chunk_sizes: Sequence[int]) -> str:
