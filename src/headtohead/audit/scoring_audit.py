@@ -32,26 +32,29 @@ FUTURE_CHECK, BATCH_CHECK, STATE_CHECK, SAVED_CHECK, FINITE_CHECK = (
 
 def check_batches(probe: ScoringProbe) -> CheckResult:
     """Check that the score of a row does not depend on the rest of its batch, nor on the order of the rows."""
-    changes: dict[str, Tensor] = {}
+    means: dict[str, float] = {}
     unsupported = []
     if probe.is_noisy:
-        changes["other neighbours"] = _measure_with_other_neighbours(probe)
+        changes = _measure_with_other_neighbours(probe)
+        means["other neighbours"] = float(changes.sum()) / probe.count_predictions(slice(None))
     else:
-        order = torch.randperm(probe.num_rows, generator=probe.generator).tolist()
-        for label, batch_size in (
-            ("other neighbours and order", probe.batch_size),
-            (f"batches of {max(1, probe.batch_size // 2)}", max(1, probe.batch_size // 2)),
+        order = torch.randperm(probe.num_rows, generator=probe.generator)
+        half = max(1, probe.batch_size // 2)
+        for label, rows, batch_size in (
+            ("other neighbours and order", order, probe.batch_size),
+            (f"batches of {half}", order[: probe.batch_size], half),
         ):
             try:
-                changes[label] = measure_changes(probe.score_rows(order, batch_size), probe.reference)
+                changes = measure_changes(probe.score_rows(rows, batch_size), probe.reference[rows])
             except Exception as error:  # noqa: BLE001  (a user's network may raise anything)
                 unsupported.append(f"{label}: {format_model_error(error)}")
-        if not changes:
+                continue
+            means[label] = float(changes.sum()) / probe.count_predictions(rows)
+            probe.row_noise[rows] = torch.maximum(probe.row_noise[rows], changes.amax(1))
+        if not means:
             raise ValueError(f"the model scores no other batches than the original ones: {'; '.join(unsupported)}")
-        probe.row_noise = torch.stack([change.amax(1) for change in changes.values()]).amax(0)
-    means = {label: float(change.sum()) / probe.num_predictions for label, change in changes.items()}
     label = max(means, key=lambda name: means[name])
-    procedure = f"{probe.num_rows} scored rows with {', '.join(changes)}"
+    procedure = f"{probe.num_rows} scored rows with {', '.join(means)}"
     procedure += f"; not supported by the model: {'; '.join(unsupported)}" if unsupported else ""
     observation = f"{means[label]:.2g} nats per scored token on average ({label}; limit {probe.batch_limit:.2g})"
     if means[label] <= probe.batch_limit:
@@ -131,17 +134,10 @@ def check_state(probe: ScoringProbe) -> CheckResult:
         losses = probe.reference.sum(1) if probe.target.is_causal else probe.reference[:, 0]
         counts = (probe.rows.labels != IGNORE_INDEX).sum(1) if probe.target.is_causal else torch.ones(probe.num_rows)
         changes["recorded scores"] = measure_changes(losses, probe.recorded) / counts.clamp_min(1)
-    fresh = [probe.replace_all(batch) for batch in probe.batches[:2]]
-    first = [probe.score(batch) for batch in fresh]
-    repeated = [probe.score(batch) for batch in fresh]
-    changes["new texts, scored twice"] = torch.cat(
-        [measure_changes(*pair).flatten() for pair in zip(first, repeated, strict=True)]
-    )
-    again = [probe.score(batch) for batch in probe.batches[:2]]
-    before = probe.reference.split([len(batch.input_ids) for batch in probe.batches])
-    changes["after other texts"] = torch.cat(
-        [measure_changes(a, b[:, : a.shape[1]]).flatten() for a, b in zip(again, before, strict=False)]
-    )
+    first_batch = probe.batches[0]
+    fresh = probe.replace_all(first_batch)
+    changes["new texts, scored twice"] = measure_changes(probe.score(fresh), probe.score(fresh))
+    changes["after other texts"] = measure_changes(probe.score(first_batch), probe.first_losses)
     means = {label: float(change.mean()) for label, change in changes.items()}
     label = max(means, key=lambda name: means[name])
     procedure = f"scored rows compared: {', '.join(changes)}"
@@ -164,8 +160,8 @@ def check_state(probe: ScoringProbe) -> CheckResult:
 
 def check_saved(probe: ScoringProbe, rebuild: Callable[[], nn.Module]) -> CheckResult:
     """Check that the scores are those of a new model with the trained weights, which `rebuild` returns."""
-    model, batch = rebuild().to(probe.device).eval(), probe.batches[0]
-    change = float(measure_changes(probe.score(batch, model=model), probe.score(batch)).mean())
+    model = rebuild().to(probe.device).eval()
+    change = float(measure_changes(probe.score(probe.batches[0], model=model), probe.first_losses).mean())
     procedure = "scored rows compared with a new model that has loaded the trained weights"
     observation = f"{change:.2g} nats per scored token on average (limit {probe.batch_limit:.2g})"
     if change <= probe.batch_limit:

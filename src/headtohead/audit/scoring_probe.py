@@ -111,13 +111,9 @@ class ScoringProbe:
             scores = self.objective.score(model, batch.to(self.device))
             return (scores["losses"] / scores["counts"].clamp_min(1)).double().cpu()[:, None]
 
-    def score_rows(self, order: Sequence[int], batch_size: int) -> Tensor:
-        """Return the losses of the rows in their usual order, scored in this order and in batches of this size."""
-        losses = torch.zeros_like(self.reference)
-        for start in range(0, len(order), batch_size):
-            indices = list(order[start : start + batch_size])
-            losses[indices] = self.score(self.rows.select(indices))
-        return losses
+    def score_rows(self, rows: Tensor, batch_size: int) -> Tensor:
+        """Return the losses of these rows, scored in batches of this size."""
+        return torch.cat([self.score(self.rows.select(indices)) for indices in rows.split(batch_size)])
 
     @cached_property
     def reference(self) -> Tensor:
@@ -126,23 +122,37 @@ class ScoringProbe:
         losses = [self.score(batch) for batch in self.batches]
         return torch.cat([torch.nn.functional.pad(loss, (0, width - loss.shape[1])) for loss in losses])
 
-    @cached_property
-    def is_noisy(self) -> bool:
-        """Return whether the model draws random numbers while scoring."""
-        return bool(measure_changes(self.score(self.batches[0], 1), self.score(self.batches[0])).max() > 0)
+    @property
+    def first_losses(self) -> Tensor:
+        """Return the losses of the first batch, as scored for `reference`."""
+        ids = self.batches[0].input_ids
+        return self.reference[: len(ids), : ids.shape[1]]
 
     @cached_property
+    def _other_random_state(self) -> tuple[Tensor, float]:
+        """Return the losses of the first batch from another random state, and the precision of that pass."""
+        losses: list[Tensor] = []
+        precision = find_coarsest_precision(lambda: losses.append(self.score(self.batches[0], 1)))
+        return losses[0], precision
+
+    @property
+    def is_noisy(self) -> bool:
+        """Return whether the model draws random numbers while scoring."""
+        return bool(measure_changes(self._other_random_state[0], self.first_losses).max() > 0)
+
+    @property
     def precision(self) -> float:
         """Return the coarsest machine epsilon among the operations of a pass."""
-        return find_coarsest_precision(lambda: self.score(self.batches[0]))
+        return self._other_random_state[1]
 
     @cached_property
     def limit(self) -> float:
         """Return the largest change of a token in nats that is not a violation."""
         if self.is_trained:
             return LIMIT
-        flipped = [list(range(self.num_rows))[::-1], list(range(self.num_rows))]
-        noise = measure_changes(*(self.score_rows(order, self.num_rows) for order in flipped)).max()
+        rows = torch.arange(self.num_rows)
+        losses, reversed_losses = (self.score_rows(order, self.num_rows) for order in (rows, rows.flip(0)))
+        noise = measure_changes(reversed_losses.flip(0), losses).max()
         floor = self.precision * max(1.0, float(self.reference.nan_to_num(0.0, 0.0, 0.0).max()))
         return min(LIMIT, NOISE_MULTIPLE * max(float(noise), floor))
 
@@ -151,9 +161,10 @@ class ScoringProbe:
         """Return the limit for scores of different batches, which differ in the order of their sums."""
         return max(self.limit, PRECISION_MULTIPLE * self.precision)
 
-    @property
-    def num_predictions(self) -> int:
-        return int((self.rows.labels != IGNORE_INDEX).sum()) if self.target.is_causal else self.num_rows
+    def count_predictions(self, rows: Tensor | slice) -> int:
+        """Return the number of scored tokens of these rows, or of rows unless the target is causal."""
+        labels = self.rows.labels[rows]
+        return int((labels != IGNORE_INDEX).sum()) if self.target.is_causal else len(labels)
 
     def draw_tokens(self, original: Tensor) -> Tensor:
         """Return tokens of the sampled rows, different from the original ones where there are at least two."""

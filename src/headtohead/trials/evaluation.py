@@ -19,6 +19,7 @@ from headtohead.config.experiment import Trial
 from headtohead.config.tasks import TaskName
 from headtohead.data.encoding import TokenRows
 from headtohead.data.scored_text import ScoredText, describe_scored_text
+from headtohead.data.splits import select_evenly_spaced
 from headtohead.model_cost import has_user_code
 from headtohead.model_factory import build_model
 from headtohead.tasks.base import TrialModel
@@ -84,6 +85,7 @@ def audit_scores(
         losses = examples.sum_by_example(losses)
     batches = list(examples.sample(NUM_SAMPLED_ROWS).batches(EVALUATION_BATCH_SIZE))
     batches = [batch for batch in batches if batch.attention_mask is None] or batches
+    batches = [batches[i] for i in select_evenly_spaced(len(batches), NUM_SAMPLED_ROWS // EVALUATION_BATCH_SIZE)]
     indices = torch.cat([batch.example_indices for batch in batches if batch.example_indices is not None])
     is_known = trial.spec.scores_every_row and len(losses) == examples.count
     probe = ScoringProbe(
