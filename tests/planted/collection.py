@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from headtohead.audit.model_audit import audit_model
-from headtohead.audit.probe import ModuleAdapter
+from headtohead.audit.model_copy import ModuleAdapter
 from headtohead.audit.result import CheckResult
 from headtohead.audit.scoring_audit import run_scoring_checks
 from headtohead.audit.scoring_probe import ScoringProbe

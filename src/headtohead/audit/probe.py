@@ -10,7 +10,6 @@ statistics are not mistaken for violations.
 from __future__ import annotations
 
 import copy
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -20,6 +19,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
+from headtohead.audit.model_copy import adapt_module, copy_model, find_supported_arguments, perturb_parameters
 from headtohead.audit.tolerance import (
     MODEL_TOLERANCES,
     Difference,
@@ -28,10 +28,8 @@ from headtohead.audit.tolerance import (
     measure_difference,
 )
 from headtohead.audit.user_code import fork_all_rngs, format_model_error
-from headtohead.config import model
 from headtohead.config.tasks import Target
 from headtohead.errors import ModelError
-from headtohead.nn.custom_model import CustomModel
 from headtohead.nn.parts.pattern import Pattern
 from headtohead.nn.protocol import ModelOutput
 from headtohead.nn.torch_rng import fork_seeded_rng
@@ -48,18 +46,6 @@ Nondeterminism = Literal["none", "drawn", "hidden"]
 
 class UnsupportedInputError(Exception):
     """The model raised an exception, which the message quotes."""
-
-
-class ModuleAdapter(CustomModel):
-    """Adapter that gives an existing nn.Module the interface of our models."""
-
-    def __init__(self, module: nn.Module, vocab_size: int, num_classes: int | None, context: int) -> None:
-        nn.Module.__init__(self)
-        self.model_config = model.CustomModelConfig.model_construct(
-            module=type(module).__name__, context=context, options={}
-        )
-        self.context, self.classes, self.vocab_size, self.inner = context, num_classes, vocab_size, module
-        self._forward_parameters = frozenset(inspect.signature(module.forward).parameters)
 
 
 class ModelProbe:
@@ -108,10 +94,8 @@ class ModelProbe:
         self.is_strict = is_strict
         if self._num_content_tokens < 2:
             raise ModelError(f"vocab_size must leave at least 2 tokens besides padding, got {vocab_size}")
-        self.model = _deepcopy_model(
-            _wrap_bare_module(model, vocab_size, num_classes if target.is_class else None, context)
-        )
-        self.supported_arguments = _find_supported_arguments(self.model)
+        self.model = copy_model(adapt_module(model, vocab_size, num_classes if target.is_class else None, context))
+        self.supported_arguments = find_supported_arguments(self.model)
         self.num_parameters = sum(parameter.numel() for parameter in self.model.parameters())
         affordable_length = MAX_PARAMETER_TOKENS // (NUM_ROWS * max(1, self.num_parameters))
         max_length = length or max(affordable_length, MIN_LENGTH_LIMIT, find_blocked_attention_length(self.model))
@@ -359,13 +343,6 @@ class ModelProbe:
         return probe
 
 
-def perturb_parameters(module: nn.Module) -> None:
-    """Add normal noise to every trainable parameter, from the current random state."""
-    for parameter in module.parameters():
-        if parameter.requires_grad:
-            parameter.add_(torch.randn_like(parameter), alpha=0.05)
-
-
 def find_blocked_attention_length(model: nn.Module) -> int:
     """Return a length at which windows use the blocked attention implementation; 0 for models without windows."""
     window_sizes = [module.window_size for module in model.modules() if isinstance(module, Pattern)]
@@ -377,34 +354,3 @@ def find_blocked_attention_length(model: nn.Module) -> int:
         if distance is not None
     ]
     return min(MAX_BLOCKED_LENGTH, 4 * max(16, *distances) + 7) if distances else 0
-
-
-def _wrap_bare_module(model: nn.Module, vocab_size: int, num_classes: int | None, context: int) -> nn.Module:
-    """Return the model, adapted to the protocol if it does not implement it."""
-    names = set(inspect.signature(model.forward).parameters)
-    is_protocol_model = {"cache", "output_attentions"} <= names
-    return model if is_protocol_model else ModuleAdapter(model, vocab_size, num_classes, context)
-
-
-def _find_supported_arguments(model: nn.Module) -> frozenset[str]:
-    """Return the optional arguments of the protocol that the model implements."""
-    is_custom = isinstance(model, CustomModel)
-    names = {"attention_mask"} if is_custom else {"attention_mask", "output_attentions", "attn_implementation"}
-    forward = model.inner.forward if isinstance(model, CustomModel) else model.forward
-    return frozenset(names & set(inspect.signature(forward).parameters))
-
-
-def _deepcopy_model(model: nn.Module) -> nn.Module:
-    """Return a deep copy. Non-leaf tensors kept in modules, such as attention weights for a plot, are detached."""
-    memo: dict[int, Any] = {}
-    for module in model.modules():
-        for value in vars(module).values():
-            for item in value if isinstance(value, list | tuple) else (value,):
-                if isinstance(item, Tensor) and not item.is_leaf:
-                    memo[id(item)] = item.detach().clone()
-    try:
-        copied = copy.deepcopy(model, memo)
-    except Exception as error:
-        raise ModelError(f"audits run on a copy of the model, and copying it failed: {error}") from error
-    # MPS does not support float64.
-    return copied.cpu() if any(parameter.device.type == "mps" for parameter in copied.parameters()) else copied

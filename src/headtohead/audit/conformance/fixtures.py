@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from headtohead.audit.probe import ModelProbe, find_blocked_attention_length, perturb_parameters
+from headtohead.audit.model_copy import perturb_parameters
+from headtohead.audit.probe import ModelProbe, find_blocked_attention_length
 from headtohead.audit.tolerance import PART_TOLERANCES
 from headtohead.config import model as config_model
 from headtohead.config.tasks import Target

@@ -34,8 +34,6 @@ from headtohead.experiment.schemas.findings import (
     ComparisonFindings,
     ConfusionMatrices,
     Curves,
-    DistillationClaimResult,
-    ExampleSummaries,
     FailureRecord,
     Findings,
     HeadSummary,
@@ -47,11 +45,6 @@ from headtohead.experiment.schemas.findings import (
     ScoresBySeed,
     SeedEstimate,
     SeedSample,
-    SummarizationFindings,
-    SummaryMeasure,
-    SystemCost,
-    SystemPairVerdict,
-    SystemScores,
 )
 from headtohead.experiment.schemas.journal import AnalysisEvent, CorpusEvent, JournalEvent, RunEvent, SettingsEvent
 from headtohead.experiment.schemas.run_files import (
@@ -88,6 +81,15 @@ from headtohead.experiment.schemas.search import (
     SettingEffect,
     TrialEvent,
     WinnerEvent,
+)
+from headtohead.experiment.schemas.summarization import (
+    DistillationClaimResult,
+    ExampleSummaries,
+    SummarizationFindings,
+    SummaryMeasure,
+    SystemCost,
+    SystemPairVerdict,
+    SystemScores,
 )
 
 __all__ = [
