@@ -91,6 +91,7 @@ def _count_flops_per_token(network: nn.Module, ids: torch.Tensor) -> int | None:
 def _build(
     model: config_model.ModelConfig, vocab_size: int, num_classes: int | None, is_causal: bool | None, base_folder: Path
 ) -> nn.Module:
+    """Build a model without loading pretrained weights."""
     if not isinstance(model, config_model.PretrainedModelConfig):
         return build_model(model, vocab_size, num_classes, is_causal=is_causal, base_folder=base_folder)
     if num_classes is None:

@@ -54,6 +54,7 @@ def open_file(path: Path, max_bytes: int = MAX_FILE_BYTES, *, follow_link: bool 
 
 
 def _describe_open_error(error: OSError) -> str:
+    """Return why a file cannot be opened, for an error message."""
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         return "no such file; is this a run folder?"
     if error.errno == errno.ELOOP:

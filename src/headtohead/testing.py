@@ -114,6 +114,7 @@ Outcome = tuple[bool, str, str]
 
 
 def _run_check(fixture: PartFixture, part_class: type[Part], check: str) -> Iterator[Outcome]:
+    """Run one check on a fixture; yield (passed, procedure, observation). Any exception counts as a failure."""
     procedure = ""
     try:
         if check in COMPARISON_CHECKS:
@@ -153,6 +154,7 @@ def _run_comparison_check(fixture: PartFixture, check: ModelCheck) -> Iterator[O
 
 
 def _describe(check: str, is_declared: bool, worst: Difference, model: Transformer) -> str:
+    """Return whether an invariant holds, compared with what the part declares, and advice if they differ."""
     if worst.is_within_tolerance and not is_declared:
         return f"holds: {worst}"
     if not worst.is_within_tolerance:
@@ -198,6 +200,7 @@ def list_option_sets(part_class: type[Part]) -> list[dict[str, Any]]:
 
 
 def _guess_option_value(part_class: type[Part], option_name: str, annotation: Any) -> Any:
+    """Return a value for a required option by its type; raise PartError if the type is not supported."""
     if typing.get_origin(annotation) is typing.Literal:
         return typing.get_args(annotation)[0]
     values = {int: 4, float: 0.5, bool: True}

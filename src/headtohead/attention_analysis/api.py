@@ -156,6 +156,7 @@ def _load_initial_model(opened: ModelBundle) -> ModelBundle:
 
 
 def _compute_panel(opened: ModelBundle, text: str, name: str, pad: bool | None) -> AttentionMaps:
+    """Encode the text with the model's special tokens and return its attention maps."""
     before, after = _get_prefix_and_suffix_ids(opened, text)
     encoded = encode_text(opened.tokenizer, text, opened.model.context, prefix_ids=before, suffix_ids=after)
     return compute_attention_maps(
@@ -203,6 +204,7 @@ def _get_prefix_and_suffix_ids(opened: ModelBundle, text: str) -> tuple[Sequence
 
 
 def _measure_panel(opened: ModelBundle, maps: AttentionMaps, ablate_heads: bool) -> list[HeadMeasures]:
+    """Return the measures of every head and, with `ablate_heads`, the increase in loss without it."""
     heads = head_metrics.measure_maps(maps)
     if maps.is_causal:
         heads = head_metrics.add_induction_scores(heads, opened.model, opened.model.context, opened.tokenizer)
@@ -225,6 +227,7 @@ def _build_loss_function(opened: ModelBundle, input_ids: torch.Tensor) -> Callab
 
     @torch.no_grad()
     def score() -> WeightArray:
+        """Return the loss of each prediction of the model on `input_ids`."""
         if opened.target.is_causal:
             logits = opened.model(input_ids).logits[0, :-1].float()
             return F.cross_entropy(logits, input_ids[0, 1:], reduction="none").numpy()
@@ -241,6 +244,7 @@ def _build_loss_function(opened: ModelBundle, input_ids: torch.Tensor) -> Callab
 
 
 def _compute_class_logits(opened: ModelBundle, input_ids: torch.Tensor) -> torch.Tensor:
+    """Return the class logits of a text padded to the context of the model, as in training."""
     context = opened.model.context
     row = torch.full((1, context), opened.tokenizer.pad_id or 0)
     row[:, : input_ids.shape[1]] = input_ids

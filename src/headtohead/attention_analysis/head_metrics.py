@@ -203,6 +203,7 @@ def ablate_head(model: nn.Module, layer: int, head: int) -> Iterator[None]:
     module = _find_head_output_module(model, layer)
 
     def zero_head(_module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Set the output of the head to zero before it is merged or projected."""
         heads = args[0].clone()
         if isinstance(module, Merge):
             heads[:, head] = 0
@@ -236,6 +237,7 @@ def _find_head_output_module(model: nn.Module, layer: int) -> nn.Module:
 
 
 def _get_head_count(model: nn.Module) -> int:
+    """Return the number of attention heads in the config of a transformers model."""
     for module in model.modules():
         config = getattr(module, "config", None)  # transformers models
         heads = getattr(config, "num_attention_heads", None)

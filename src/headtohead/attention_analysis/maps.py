@@ -154,6 +154,7 @@ def compute_attention_maps(
 def _compute_layer_weights(
     model: nn.Module, input_ids: torch.Tensor, attention_mask: torch.Tensor | None
 ) -> tuple[HeadWeights, ...]:
+    """Return the attention weights of each layer, (heads, query, key); raise ModelError if a layer returns none."""
     was_training = model.training
     model.eval()  # dropout would zero some weights
     try:
@@ -197,6 +198,7 @@ def select_heads(maps: AttentionMaps, layer: int | None = None, head: int | None
 
 
 def _check_in_range(name: str, number: int | None, allowed_numbers: Sequence[int]) -> None:
+    """Raise ModelError if a layer or head number does not exist."""
     if number is not None and number not in allowed_numbers:
         allowed = (
             f"{allowed_numbers[0]} to {allowed_numbers[-1]}"

@@ -82,6 +82,7 @@ def _build_template_context(figure: AttentionFigure) -> dict[str, Any]:
 
 
 def _build_panel(figure: AttentionFigure, index: int, rendered: RenderedHeads) -> dict[str, Any]:
+    """Return the template variables of one model: images and descriptions of its heads by layer."""
     panel = figure.panels[index]
     measured = {(head.layer, head.head): head for head in figure.measures_by_panel.get(panel.name, ())}
     layers = []

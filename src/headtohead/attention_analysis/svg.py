@@ -43,6 +43,7 @@ class SvgCanvas:
     def text(
         self, x: float, y: float, text: str, *, size: float = 11, color: str = style.TEXT_COLOR, **extra: str
     ) -> None:
+        """Add a line of text and grow the canvas to contain it. `extra` holds further SVG attributes."""
         attributes = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in extra.items())
         position = f' x="{x:.1f}" y="{y:.1f}"' if "transform" not in extra else ""
         self.parts.append(f'<text{position} font-size="{size:g}" fill="{color}"{attributes}>{escape(text)}</text>')
@@ -56,6 +57,7 @@ class SvgCanvas:
         self.grow(x + width, y + height)
 
     def add_image(self, x: float, y: float, side: float, png_bytes: bytes, alt_text: str) -> None:
+        """Add a square PNG image with a text alternative."""
         self.parts.append(
             f'<image x="{x:.1f}" y="{y:.1f}" width="{side:.1f}" height="{side:.1f}" preserveAspectRatio="none" '
             f'style="image-rendering: pixelated" href="{build_data_uri(png_bytes)}">'
@@ -66,6 +68,7 @@ class SvgCanvas:
         self.width, self.height = max(self.width, x), max(self.height, y)
 
     def svg(self, title: str, background: str) -> str:
+        """Return the SVG document."""
         width, height = math.ceil(self.width + MARGIN), math.ceil(self.height + MARGIN)
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
@@ -133,6 +136,7 @@ def _describe_pooling(rendered: RenderedHeads) -> list[str]:
 
 
 def _wrap_line(line: str, max_length: int) -> list[str]:
+    """Break a line into lines shorter than `max_length` characters, between words."""
     lines = [""]
     for word in line.split():
         if len(lines[-1]) + len(word) >= max_length:
@@ -179,6 +183,7 @@ def _draw_legend(canvas: SvgCanvas, y: float, exponent: float, is_difference: bo
 
 
 def _compute_grid(figure: AttentionFigure, panels_per_row: int) -> MapGrid:
+    """Choose the size and columns of the maps of one panel, and whether tokens are labelled."""
     panel, length = figure.panels[0], len(figure.tokens)
     heads = len(panel.head_numbers)
     columns = min(heads, 4) if len(panel.layers) == 1 else heads
@@ -296,6 +301,7 @@ def save_figure(figure: AttentionFigure, path: str | Path) -> Path:
 
 
 def _render(figure: AttentionFigure, file_format: str) -> str | bytes:
+    """Render a figure as HTML, SVG, PDF or PNG."""
     if file_format == "html":
         return page.render_page(figure)
     svg = render_svg(figure)

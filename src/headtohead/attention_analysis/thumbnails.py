@@ -74,6 +74,7 @@ def read_training_maps(folder: Path, variants: Sequence[str]) -> dict[str, Train
 
 
 def _read_run_maps(run_folder: Path, seed: int) -> TrainingMaps:
+    """Read the attention maps before and after training from a run folder."""
     header = schemas.read_record(run_folder / "maps.json", schemas.AttentionMapsFile)
     arrays = safe_open.read_arrays(run_folder / "maps.safetensors")
     layers: dict[str, dict[int, WeightArray]] = {"before": {}, "after": {}}
@@ -99,6 +100,7 @@ def render_layers(maps: TrainingMaps) -> list[LayerImages]:
 
 
 def _render_heads(weights: WeightArray | None, layer: int, stage: str) -> tuple[HeadImage, ...]:
+    """Render the heads of one layer as small images with descriptions."""
     images = []
     for head, head_weights in enumerate([] if weights is None else weights[:MAX_HEADS]):
         png = render_head(head_weights[:MAX_TOKENS, :MAX_TOKENS], PIXEL_SCALE)

@@ -142,6 +142,7 @@ def summarize_over_seeds(runs_by_variant: FinishedRuns) -> AttentionFindings | N
 
 
 def _aggregate_seeds(heads_by_seed: Sequence[Sequence[HeadMeasures]]) -> list[HeadSummary]:
+    """Combine the measures of each head over all seeds."""
     heads: dict[tuple[int, int], list[HeadMeasures]] = {}
     for rows in heads_by_seed:
         for row in rows:

@@ -230,6 +230,7 @@ class ModelProbe:
         embeddings: list[Tensor] = []
 
         def capture(_module: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> Tensor:
+            """Replace the output of an embedding layer by a leaf tensor if its input is exactly `input_ids`."""
             if not (arguments and isinstance(arguments[0], Tensor) and arguments[0].shape == input_ids.shape):
                 return output
             if not torch.equal(arguments[0], input_ids):

@@ -82,6 +82,7 @@ class ScoringProbe:
         """largest change of a token of each row in other batches"""
 
     def _limit_labels(self, batch: Batch) -> Batch:
+        """Keep at most MAX_MASKED_LABELS random labels per row of a masked language model, to bound its cost."""
         if self.target is not Target.MASKED_TOKEN:
             return batch
         draws = torch.rand(batch.labels.shape, generator=self.generator).masked_fill(batch.labels == IGNORE_INDEX, 2)

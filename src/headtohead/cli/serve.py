@@ -36,6 +36,7 @@ def serve(
         raise MissingExtraError(str(error.name), "serve", "h2h serve") from None
 
     def announce(address: str) -> None:
+        """Print the address of the server and open it in a browser."""
         typer.echo(f"Head to Head: {address}\nPress Ctrl-C to stop; experiments that are running continue.")
         if not no_open:
             import webbrowser

@@ -77,6 +77,7 @@ class TeacherConfig(BaseConfig):
 
     @model_validator(mode="after")
     def _check_consistency(self) -> TeacherConfig:
+        """Raise ValueError for settings that exclude each other."""
         if isinstance(self.model, str) and self.training is not None:
             raise ValueError("training is for a teacher of parts, and model names an existing one; leave it out")
         if self.training is not None and self.training.distillation is not None:

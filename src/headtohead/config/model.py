@@ -122,6 +122,7 @@ class TransformerConfig(BaseConfig):
     @model_validator(mode="before")
     @classmethod
     def _tuples(cls, value: object) -> object:
+        """Convert a single position or pattern to a tuple of one."""
         if not isinstance(value, dict):
             return value
         value = dict(value)
@@ -133,6 +134,7 @@ class TransformerConfig(BaseConfig):
 
     @model_validator(mode="after")
     def _check_head_width(self) -> TransformerConfig:
+        """Raise ValueError if the width is not divisible by the number of heads."""
         if self.head_dim is None and self.width % self.heads:
             divisors = [n for n in range(1, math.isqrt(self.width) + 1) if self.width % n == 0]
             heads = min({*divisors, *(self.width // n for n in divisors)}, key=lambda n: (abs(n - self.heads), n))
@@ -226,6 +228,7 @@ class PretrainedModelConfig(BaseConfig):
 
     @model_validator(mode="after")
     def _check_consistency(self) -> PretrainedModelConfig:
+        """Raise ValueError for settings that exclude each other."""
         if self.lora is not None and self.freeze != "none":
             raise ValueError("lora freezes the encoder by itself; leave out freeze")
         if self.lora is not None and self.layer_decay != 1:
@@ -236,6 +239,7 @@ class PretrainedModelConfig(BaseConfig):
 
 
 def _get_model_tag(value: Any) -> str:
+    """Return which model config class a value describes: "own", "encoder" or "parts"."""
     for tag, key, config_class in (
         ("own", "module", CustomModelConfig),
         ("encoder", "pretrained", PretrainedModelConfig),

@@ -52,6 +52,7 @@ def list_recipe_summaries() -> tuple[RecipeSummary, ...]:
 
 
 def _summarize_recipe(name: str, cpu_seconds: float) -> RecipeSummary:
+    """Return the catalog entry of a recipe."""
     raw = read_raw_experiment(find_recipe(name)).raw
     source = raw.get("data", {}).get("source", "sotu")
     return RecipeSummary(

@@ -53,6 +53,7 @@ class NumericRange(BaseConfig):
 
     @model_validator(mode="after")
     def _check_bounds(self) -> NumericRange:
+        """Raise ValueError for an empty range or for log and step together."""
         if not self.low < self.high:
             raise ValueError(f"low must be below high, and {self.low} is not below {self.high}")
         if self.log and self.low <= 0:

@@ -43,6 +43,7 @@ class MaskedBatchSchedule(BatchSchedule):
         self._content_ids = vocabulary[~torch.isin(vocabulary, special_ids)]
 
     def batch(self, step: int) -> Batch:
+        """Return the batch of a step: input ids with masked tokens, and labels at the masked positions only."""
         rows = self.indices(step)
         if isinstance(self.encoded, TokenStream):
             tokens, attention_mask = self._windows[rows][:, : self.context].long(), None
@@ -91,6 +92,7 @@ class MaskedEvaluationExamples(EvaluationExamples):
     """padding, start and end tokens, which are not predicted"""
 
     def _rows(self, rows: TokenRows, batch_size: int) -> Iterator[Batch]:
+        """Yield batches of padded rows. Every token but padding and special tokens is a label."""
         special_ids = torch.tensor(self.special_ids, dtype=torch.int64)
         for indices in self._iter_row_indices(batch_size):
             tokens, attention_mask = rows.pad_rows(indices, rows.width(indices, self.context), self.pad_id)

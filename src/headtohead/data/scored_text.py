@@ -99,6 +99,7 @@ def describe_scored_text(
 
 
 def _describe_classified_text(examples: EvaluationExamples, split: Split, tokenizer: TokenizerProtocol) -> ScoredText:
+    """Describe the rows of a classification split: one example per row, with its label in the digest."""
     rows, labels = examples.encoded, split.labels or ()
     assert isinstance(rows, TokenRows)
     texts = [f"{row}\0{label}".encode() for row, label in zip(split.rows, labels, strict=True)]
@@ -125,6 +126,7 @@ def _describe_classified_text(examples: EvaluationExamples, split: Split, tokeni
 
 
 def _describe_split(split: Split) -> dict[str, IntArray]:
+    """Return a digest of all rows of a split and their number."""
     digest = hashlib.sha256()
     for row in split.rows:
         digest.update(row.encode() + b"\0")

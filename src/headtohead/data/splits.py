@@ -249,6 +249,7 @@ def hold_out(raw_split: RawSplit, fraction: float, purpose: str) -> tuple[RawSpl
 
 
 def _build_split(name: str, role: SplitRole, raw_split: RawSplit, label_names: tuple[str, ...]) -> Split:
+    """Convert labels and document names to indices; raise DataError for labels that do not occur in train."""
     documents = tuple(dict.fromkeys(raw_split.documents))
     index = {document: i for i, document in enumerate(documents)}
     document_ids = tuple(index[document] for document in raw_split.documents) if raw_split.has_named_rows else ()
@@ -264,6 +265,7 @@ def _build_split(name: str, role: SplitRole, raw_split: RawSplit, label_names: t
 
 
 def _build_unknown_label_error(raw_split: RawSplit, row_index: int, label_names: tuple[str, ...]) -> ValidationIssue:
+    """Return the issue for a row with a label that does not occur in train, with the closest known label."""
     assert raw_split.labels is not None
     label = raw_split.labels[row_index]
     line = raw_split.lines[row_index] if raw_split.lines else row_index + 1
@@ -298,6 +300,7 @@ def compute_digest(
 def _iter_json_chunks(
     has_labels: bool, splits: Mapping[str, Split], label_names: tuple[str, ...], vocabulary_rows: Sequence[str]
 ) -> Iterator[str]:
+    """Yield the corpus as JSON text, a few rows at a time, so that its digest needs little memory."""
     yield f"[{_dump_json(DIGEST_LABELS[has_labels])}, {_dump_json(label_names)}, ["
     for i, split in enumerate(splits.values()):
         yield f"{', ' if i else ''}[{_dump_json(split.name)}, {_dump_json(split.role)}, "
@@ -311,6 +314,7 @@ def _iter_json_chunks(
 
 
 def _iter_rows_as_json(rows: Sequence[str]) -> Iterator[str]:
+    """Yield the rows as one JSON array, in chunks of DIGEST_CHUNK_ROWS rows."""
     yield "["
     iterator, separator = iter(rows), ""
     while chunk := list(islice(iterator, DIGEST_CHUNK_ROWS)):

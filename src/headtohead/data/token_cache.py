@@ -212,6 +212,7 @@ def _find_cache_error(folder: Path, hash_file: Callable[[Path], str] = get_check
 
 
 def _open_cache(folder: Path, data: DataConfig, has_labels: bool) -> TokenizedCorpus:
+    """Open a complete cache folder. Tokens are memory-mapped."""
     with contextlib.suppress(OSError):
         os.utime(folder / MANIFEST_FILE)
     corpus = _open_corpus(folder, read_json(folder / MANIFEST_FILE)["texts"], has_labels)
@@ -262,6 +263,10 @@ def _build_cache(
     base_folder: Path,
     on_progress: ProgressCallback,
 ) -> TokenizedCorpus:
+    """Read, tokenize and store a corpus in a cache folder, under a lock; return the opened cache.
+
+    A corrupted cache is removed first. Texts and tokenizer of an interrupted build are reused.
+    """
     with lock_cache_folder(folder):
         error_message = _find_cache_error(folder)  # another process may have built it while this one waited
         if error_message is None:
@@ -295,6 +300,10 @@ def _clear_folder(folder: Path) -> None:
 def _write_corpus_texts(
     folder: Path, data: DataConfig, has_labels: bool, base_folder: Path, on_progress: ProgressCallback
 ) -> Corpus:
+    """Write rows, labels and documents of all splits.
+
+    Files of an interrupted build are reused if their checksums match.
+    """
     if (folder / TEXTS_FILE).is_file():
         texts = read_json(folder / TEXTS_FILE)
         files = texts["files"].items()
@@ -338,6 +347,7 @@ def _write_corpus_texts(
 
 
 def _load_or_train_tokenizer(folder: Path, data: DataConfig, corpus: Corpus, base_folder: Path) -> CorpusTokenizer:
+    """Return the tokenizer of the cache folder; train and save it first if it is missing."""
     texts = read_json(folder / TEXTS_FILE)
     if TOKENIZER_FILE not in texts["files"]:  # `_write_corpus_texts` has compared it with its checksum
         train_tokenizer(data, corpus, base_folder=base_folder).save(folder)

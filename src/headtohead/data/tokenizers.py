@@ -280,6 +280,7 @@ TOKENIZER_BUILDERS: dict[str, Callable[..., Backend]] = {
 
 
 def _list_special_tokens(*, has_unk: bool, add_bos_eos: bool, add_mask: bool) -> list[str]:
+    """Return the special tokens of a vocabulary, padding first."""
     optional = (
         (UNK_TOKEN, has_unk),
         (BOS_TOKEN, add_bos_eos),

@@ -86,6 +86,7 @@ def compute_prompt_ratios(
 
 
 def _compute_ratios_of_prompt(continuations: Sequence[ScoredContinuation], reference: str | None) -> dict[str, Ratio]:
+    """Return every metric of the continuations of one prompt, as numerator and denominator."""
     texts = [continuation.text for continuation in continuations]
     ratios = {
         **_compute_loss_ratios(continuations),
@@ -103,6 +104,7 @@ def _compute_ratios_of_prompt(continuations: Sequence[ScoredContinuation], refer
 
 
 def _compute_loss_ratios(continuations: Sequence[ScoredContinuation]) -> dict[str, Ratio]:
+    """Return perplexity and bits per byte of the continuations, also under the scoring model if there is one."""
     likelihoods = [continuation.model_likelihood for continuation in continuations]
     loss, tokens = sum(item.loss for item in likelihoods), sum(item.tokens for item in likelihoods)
     ratios = {"perplexity": Ratio(loss, tokens), "bits-per-byte": _compute_bits_per_byte(likelihoods)}

@@ -55,6 +55,7 @@ def _is_prompt_path(source: str, path: Path) -> bool:
 
 
 def _find_prompt_file(folder: Path) -> Path:
+    """Return the prompt file of a folder; raise DataError if it has none."""
     path = next((folder / name for name in PROMPT_FILE_NAMES if (folder / name).is_file()), None)
     if path is None:
         names = sorted(entry.name for entry in folder.iterdir() if entry.suffix.lower() in SUPPORTED_EXTENSIONS)
@@ -64,6 +65,7 @@ def _find_prompt_file(folder: Path) -> Path:
 
 
 def _read_prompt_file(path: Path) -> list[Prompt]:
+    """Read prompts from a text, JSON Lines, CSV or TSV file."""
     if not path.is_file():
         raise build_missing_path_error(path)
     extension = path.suffix.lower()
@@ -84,6 +86,7 @@ def _read_prompt_file(path: Path) -> list[Prompt]:
 
 
 def _parse_json_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (line number, object) for each line; raise DataError with all invalid lines."""
     issues = []
     for line_number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -101,6 +104,7 @@ def _parse_json_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any
 
 
 def _parse_delimited_rows(path: Path, text: str, extension: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (line number, cells by column) for each row below the header."""
     if extension == ".tsv":  # TSV has no quoting
         lines = [(n, line.split("\t")) for n, line in enumerate(text.split("\n"), start=1) if line.strip()]
     else:
@@ -124,6 +128,7 @@ def _parse_delimited_rows(path: Path, text: str, extension: str) -> Iterator[tup
 
 
 def _build_prompts(path: Path, rows: Sequence[tuple[int, dict[str, Any]]]) -> list[Prompt]:
+    """Build prompts from the prompt and continuation columns; raise DataError with all invalid cells."""
     number, first = rows[0]
     prompt_column = next((name for name in PROMPT_COLUMNS if name in first), None)
     if prompt_column is None:
@@ -142,6 +147,7 @@ def _build_prompts(path: Path, rows: Sequence[tuple[int, dict[str, Any]]]) -> li
 
 
 def _check_cells(line_number: int, row: dict[str, Any], columns: Sequence[str]) -> Iterator[ValidationIssue]:
+    """Yield an issue for every cell that is not a string, and for an empty prompt."""
     for name in columns:
         value = row.get(name)
         if not isinstance(value, str) or has_lone_surrogate(value):

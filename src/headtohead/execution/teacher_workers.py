@@ -85,6 +85,7 @@ class TeacherWorkers:
                     lines.put(job.generated_lines.popleft())
 
         def run() -> None:
+            """Run the jobs in a thread; put None into the queue at the end."""
             try:
                 run_jobs(jobs, pool=self.pool, log_path=self.log_path, on_update=collect)
             finally:

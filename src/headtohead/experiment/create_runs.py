@@ -64,6 +64,7 @@ def create_runs(
 
 
 def _build_settings_event(metadata: schemas.ExperimentFile) -> schemas.SettingsEvent:
+    """Return the journal event that records the settings of an experiment and a digest for each variant."""
     experiment = metadata.experiment
     return schemas.SettingsEvent(
         digest=compute_settings_digest(metadata.to_json()),

@@ -49,6 +49,7 @@ def load_experiment(
     """
 
     def prepare(raw: RawConfig, folder: Path) -> None:
+        """Load plugins, resolve paths and replace the data source before validation."""
         files = [*_list_plugin_files(raw, folder), *(str(Path(file).resolve()) for file in plugins)]
         if files:
             raw["plugins"] = [str(registry.load_plugin(file)) for file in files]

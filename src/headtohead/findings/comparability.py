@@ -73,6 +73,7 @@ def compare_texts(
 
 
 def _explain_missing_text(columns: TextColumns, missing: Sequence[str], splits: Sequence[str]) -> str:
+    """Return why a variant has no scores on the texts that the baseline was scored on."""
     if any(f"{name}.losses" in columns for name in missing):
         return "was scored by a version that did not record the predicted text; train it again"
     scored = sorted({name.rpartition(".")[0] for name in columns if name.endswith(".digests")} - {"validation"})

@@ -91,6 +91,7 @@ def _select_own_runs(runs: ExperimentRuns, issues: Sequence[RunIssue]) -> Finish
 
 
 def _compute_findings(runs: ExperimentRuns, *, is_live: bool) -> Findings:
+    """Judge all variants and collect every section of findings.json."""
     experiment, corpus = runs.experiment, runs.corpus
     run_issues = find_issues(runs)
     finished = _select_own_runs(runs, run_issues)

@@ -84,6 +84,7 @@ def stack_scores(
         return _stack_documents(runs_by_seed, corpus, names, unit)
 
     def concatenate(run: Run, column: str) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Return one column of scores over all splits, restricted to unseen rows if requested."""
         pieces = []
         for name in names:
             values = run.scores[f"{name}.{column}"]

@@ -110,6 +110,7 @@ class Judge:
                 withheld[name].append(unit)
 
         def stack(name: str, unit: ScoreUnit) -> Scores:
+            """Return the scores of a variant without its lost runs."""
             runs = finished[name] or finished[reference]  # without a run, the examples are those of the reference
             scores = stack_scores(runs, self.corpus, evaluation_set, metric, unit)
             lost = self._list_lost_seeds(name)

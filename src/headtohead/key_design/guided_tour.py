@@ -89,6 +89,7 @@ def build_walkthrough(*, precision: float | None = None) -> Walkthrough:
 
 
 def _solve_single_selection(keys: KeyMatrix, precision: float | None) -> WalkthroughStep:
+    """Find a query that returns the first value only."""
     design = find_selecting_query(keys, 0, precision=precision)
     min_weight = _compute_min_weight(design)
     limits = (
@@ -99,6 +100,7 @@ def _solve_single_selection(keys: KeyMatrix, precision: float | None) -> Walkthr
 
 
 def _solve_identity(keys: KeyMatrix, precision: float | None) -> WalkthroughStep:
+    """Find one query per key so that the attention weights are close to the identity matrix."""
     design = find_identity_queries(keys, precision=precision)
     min_weight = min(_compute_min_weight(row) for row in design.rows)
     leftover = 1 - float(np.diagonal(design.weights).min())
@@ -138,6 +140,7 @@ def _solve_pair_average_and_replacements(keys: KeyMatrix, precision: float | Non
     def replace_third_key(
         question: str, published_description: str, describe_limits: Callable[[KeyReplacement], list[str]], **goal: Any
     ) -> WalkthroughStep:
+        """Replace the third key for our query and for the published one; return both answers."""
         ours, theirs = (replace_key(keys, fixed, 2, precision=precision, **goal) for fixed in (design.query, query))
         published = PublishedAnswer(published_description, theirs.query, theirs.weights, theirs.precision)
         return WalkthroughStep(question, ours, published, tuple(describe_limits(ours)))
@@ -146,6 +149,7 @@ def _solve_pair_average_and_replacements(keys: KeyMatrix, precision: float | Non
         return [f"Not exact: the fourth key keeps weight {ours.weights[3]:.2g}, which only a longer query reduces."]
 
     def describe_selection_limits(ours: KeyReplacement) -> list[str]:
+        """Explain how close a key of norm 1 comes to being selected."""
         max_score = f"{np.linalg.norm(design.query):.4g}"
         reached = f"which gives precision {phrasing.format_precision(ours.precision)}."
         limits = [f"Not exact: a key of norm 1 has a score of at most {max_score}, the norm of the query, {reached}"]

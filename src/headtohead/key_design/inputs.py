@@ -192,6 +192,7 @@ def _split_cells(line: str) -> list[str]:
 
 
 def _parse_json(text: str, name: str) -> list[list[Any]]:
+    """Parse a JSON list of rows, a single row, or an object that holds them under `name`."""
     try:
         parsed = json.loads(text)
     except json.JSONDecodeError as error:
@@ -221,6 +222,7 @@ def _parse_cell(cell: str) -> float | str:
 
 
 def _is_finite_number(number: Any) -> bool:
+    """Return whether a value is a finite number; strings and booleans are not."""
     if isinstance(number, bool | str | bytes):
         return False
     try:

@@ -110,6 +110,7 @@ class _ReplacementProblem:
 
 
 def _build_target(num_keys: int, key_index: int, average: Any, select: bool, weights: Any) -> tuple[PerKeyVector, str]:
+    """Return the target weights and the question; raise RequestError unless exactly one goal is given."""
     requested = [name for name, value in (("average", average), ("weights", weights)) if value is not None]
     requested += ["select"] if select else []
     if len(requested) != 1:
@@ -181,6 +182,7 @@ def _rescale_to_norm(vector: Vector, target_norm: float) -> Vector:
 
 
 def _build_replacement(problem: _ReplacementProblem, question: str, outputs: KeyMatrix | None) -> KeyReplacement:
+    """Solve the problem and collect the new key, the reached weights and an explanation."""
     score, best = _find_best_score(problem)
     key = _build_key(problem, _choose_finite_score(problem, score))
     changed = problem.keys.copy()
@@ -262,6 +264,7 @@ def _explain_replacement(
     precision: float,
     query_scale: float | None,
 ) -> str:
+    """Return why the target is reached exactly, only in the limit, or not at all."""
     at, own = problem.at, float(problem.target[problem.at])
     if len(problem.target) == 1:
         return "There is only one key: every query gives it the whole weight."
@@ -312,6 +315,7 @@ def _describe_best_precision(score: float, best_precision: float, precision: flo
 
 
 def _describe_query_scale(query_scale: float | None, precision: float) -> str:
+    """Return which multiple of the query would reach the required precision."""
     if query_scale is None:
         return f"No multiple of the query reaches {phrasing.format_precision(precision)} either."
     if query_scale == 1.0:

@@ -168,6 +168,11 @@ class _FaceSolution:
 def _solve_query(
     question: str, keys: KeyMatrix, target: PerKeyVector, precision: float | None, values: Any, tolerance: float
 ) -> QueryDesign:
+    """Find the shortest query whose attention weights approximate `target` with the given precision.
+
+    The keys of the target must span a face of the convex hull of all keys; on that face, log-weights must be an affine
+    function of the keys. Otherwise the best approximation is returned.
+    """
     outputs = None if values is None else inputs.validate_matrix(values, "values", len(keys))
     requested_precision = None if precision is None else inputs.validate_precision(precision)
     frame = NormalizedKeys.of(keys, inputs.validate_tolerance(tolerance))
@@ -310,6 +315,7 @@ def _explain_solution(
     precision: float,
     norm: float,
 ) -> str:
+    """Return why the target is reached exactly, only in the limit, or not at all."""
     target_indices = tuple(int(index) for index in np.flatnonzero(target > 0))
     if face.affine_dependence is not None:
         explanation = phrasing.explain_not_a_face(target_indices, face, frame.size, frame.tolerance)

@@ -90,6 +90,7 @@ class CustomModel(nn.Module):
         cache: KVCache | None = None,
         output_attentions: bool = False,
     ) -> ModelOutput:
+        """Return the logits of the module, (batch, length, vocab) or (batch, classes)."""
         if output_attentions:
             raise ModelError(f"{self.model_config.module}: custom models do not return attention weights")
         if cache is not None:
@@ -141,6 +142,7 @@ def _select_constructor_arguments(module_class: type, available_arguments: dict[
 
 
 def extract_logits(model_output: Any) -> Tensor:
+    """Return the logits from the output of a module: a tensor, `.logits`, or the first item of a tuple."""
     if isinstance(model_output, Tensor):
         return model_output
     logits = getattr(model_output, "logits", None)  # checked first: a named tuple may start with the loss

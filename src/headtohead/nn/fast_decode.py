@@ -151,6 +151,7 @@ class FastDecoder:
         return F.embedding(input_ids.select(1, 0), self.token_embeddings)
 
     def _build_step_context(self, start: int, input_ids: Tensor) -> StepContext:
+        """Advance the cache by one token; return the position ids, padding bias and RoPE factors of this step."""
         cache, views = self.cache, self._reserve_cache_views(input_ids.shape[0])
         if cache.attention_mask is None:
             self._check_length(start + 1)
@@ -265,6 +266,7 @@ def _build_block(
     attention: _FastAttention,
     feed_forward: ResidualFunction | None,
 ) -> _FastBlock:
+    """Return a fast block with the norms of `part` that `norm_names` lists."""
     return fast_class(attention, feed_forward, *(build_norm(part.get_submodule(name)) for name in norm_names))
 
 

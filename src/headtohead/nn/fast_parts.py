@@ -120,6 +120,7 @@ def build_projection(part: nn.Module, sample: Tensor) -> FastProjection:
 
 @register_fast_form(projection.LinearProjection)
 def _build_linear_projection(part: projection.LinearProjection) -> FastProjection | None:
+    """Return one matrix product for queries, keys and values together."""
     layers = (part.query, part.key, part.value)
     if not _are_plain_linear(*layers):
         return None
@@ -171,6 +172,7 @@ def build_feed_forward(part: nn.Module) -> ResidualFunction:
 
 @register_fast_form(feedforward.MLPFeedForward)
 def _build_mlp(part: feedforward.MLPFeedForward) -> ResidualFunction | None:
+    """Return the fast form of a two-layer MLP."""
     if not _are_plain_linear(part.up, part.down):
         return None
     up, down = build_linear(part.up.weight, part.up.bias), build_residual_linear(part.down.weight, part.down.bias)
@@ -188,6 +190,7 @@ def _build_activation(activation: nn.Module) -> TensorFunction:
 
 @register_fast_form(feedforward.SwiGLUFeedForward)
 def _build_swiglu(part: feedforward.SwiGLUFeedForward) -> ResidualFunction | None:
+    """Return the fast form of a SwiGLU feed-forward layer."""
     if not _are_plain_linear(part.gate, part.up, part.down):
         return None
     gate, up = build_linear(part.gate.weight, part.gate.bias), build_linear(part.up.weight, part.up.bias)

@@ -77,6 +77,7 @@ class Transformer(nn.Module):
         return norm
 
     def _build_layer(self, layer_index: int) -> TransformerLayer:
+        """Build the attention, feed-forward and block parts of one layer."""
         model, sizes = self.model_config, self.sizes
         attention = registry.build_part(
             "attention",
@@ -144,6 +145,9 @@ class Transformer(nn.Module):
         output_attentions: bool = False,
         attn_implementation: AttentionImplementation | None = None,
     ) -> ModelOutput:
+        """Return the logits, (batch, length, vocab) or (batch, classes), with hidden states and, if requested,
+        attentions.
+        """
         x, attentions = self.compute_hidden_states(
             input_ids,
             attention_mask,
@@ -219,6 +223,7 @@ class Transformer(nn.Module):
         output_attentions: bool,
         attn_implementation: AttentionImplementation | None,
     ) -> AttentionContext:
+        """Return the position ids, masks and caches that all layers share; append the new positions to the cache."""
         batch, length = input_ids.shape
         if attention_mask is None and (cache is None or cache.attention_mask is None):
             start = cache.length if cache is not None else 0
@@ -260,6 +265,7 @@ class Transformer(nn.Module):
     def _select_attn_implementation(
         self, output_attentions: bool, attn_implementation: AttentionImplementation | None
     ) -> AttentionImplementation:
+        """Return the implementation to use; raise ModelError if the parts of the model do not support it."""
         if output_attentions or (attn_implementation is None and "sdpa" not in self.attn_implementations):
             attn_implementation = "eager"
         if (attn_implementation or "sdpa") not in self.attn_implementations:

@@ -100,6 +100,7 @@ class EncoderClassifier(nn.Module):
         cache: None = None,
         output_attentions: bool = False,
     ) -> ModelOutput:
+        """Return class logits, (batch, classes), and the attention weights if requested."""
         kwargs: dict[str, Any] = {"output_attentions": True} if output_attentions else {}
         if attention_mask is not None:
             kwargs["attention_mask"] = attention_mask.long()
@@ -178,6 +179,7 @@ class EncoderClassifier(nn.Module):
 def _pool_hidden_states(
     hidden_states: Tensor, attention_mask: Tensor | None, pool: str
 ) -> Float[Tensor, "batch width"]:
+    """Return the first hidden state of each row, or the mean over its tokens without padding."""
     if pool == "first":
         return hidden_states[:, 0]
     if attention_mask is None:
@@ -283,6 +285,7 @@ def _select_model_class(transformers: Any, model: PretrainedModelConfig, weights
 def _build_from_weights(
     model: PretrainedModelConfig, weights: PretrainedWeights, num_classes: int, *, seed: int, keep_head: bool
 ) -> EncoderClassifier:
+    """Load the encoder and attach a head; raise ModelError if encoder weights are missing from the file."""
     transformers = import_transformers(weights)
     model_class = _select_model_class(transformers, model, weights)
     kwargs = _build_pooler_kwargs(transformers, model, weights)

@@ -62,6 +62,7 @@ def read_header(path: Path) -> GGUFHeader:
 
 
 def _parse_header(file: BinaryIO) -> GGUFHeader:
+    """Read the architecture and the size of each tensor; skip all other metadata."""
     version, tensors, entries = struct.unpack("<IQQ", file.read(20))
     if version not in SUPPORTED_VERSIONS:
         raise _CorruptFileError(f"unsupported version {version}; supported: {', '.join(map(str, SUPPORTED_VERSIONS))}")
@@ -100,6 +101,7 @@ def _check_length(count: int) -> int:
 
 
 def _read_string(file: BinaryIO) -> str:
+    """Read a length-prefixed string of less than 1 MB."""
     length = _read_length(file)
     raw = file.read(length) if length < 1 << 20 else b""
     if len(raw) < length:
@@ -116,6 +118,7 @@ def _skip_bytes(file: BinaryIO, num_bytes: int) -> None:
 
 
 def _skip_value(file: BinaryIO, value_type: int) -> None:
+    """Skip one metadata value: a string, an array or a scalar."""
     if value_type == STRING_TYPE:
         _skip_bytes(file, _read_length(file))
     elif value_type == ARRAY_TYPE:
@@ -161,6 +164,7 @@ def _build_fast_reader_class(gguf: Any) -> Any:
         """GGUFReader with faster parsing of lists."""
 
         def _get_field_parts(self, orig_offs: Any, raw_type: Any) -> Any:
+            """Return the items of an array as views of the file, without one numpy call per item."""
             if kinds(raw_type) != kinds.ARRAY or self.byte_order == "S":
                 return super()._get_field_parts(orig_offs, raw_type)
             header = [self._get(orig_offs, np.uint32), self._get(orig_offs + 4, np.uint64)]

@@ -105,6 +105,7 @@ class PretrainedModel(nn.Module):
         cache: PretrainedCache | None = None,
         output_attentions: bool = False,
     ) -> ModelOutput:
+        """Return logits, hidden states and, if requested, attentions. Encoders return hidden states as logits."""
         kwargs: dict[str, Any] = {"output_hidden_states": True}
         if output_attentions:
             kwargs["output_attentions"] = True
@@ -135,6 +136,7 @@ class PretrainedModel(nn.Module):
         cache: PretrainedCache | None,
         forward_kwargs: dict[str, Any],
     ) -> Any:
+        """Call the transformers model with the mask, position ids and cache that its signature accepts."""
         batch, length = input_ids.shape
         if cache is not None and self.target is Target.NONE:
             raise ModelError(f"{self.name}: encoders have no cache")
@@ -261,6 +263,7 @@ def is_causal_lm(config: dict[str, Any]) -> bool:
 
 
 def _load_model(transformers: Any, model_class: Any, weights: PretrainedWeights) -> nn.Module:
+    """Load the weights; raise ModelError if tensors are missing or have another shape."""
     inner, report = load_from_pretrained(model_class, weights)
     # Tensors missing from the file were initialised at random. Only an encoder's pooler is unused and may be missing.
     missing = sorted(name for name in report["missing_keys"] if "pooler" not in name)

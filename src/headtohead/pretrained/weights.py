@@ -72,6 +72,7 @@ def locate_weights(source: str | Path) -> PretrainedWeights:
 
 
 def _inspect_file(path: Path) -> PretrainedWeights:
+    """Return the description of a GGUF file; raise ModelError for pickles and other files."""
     if path.suffix in PICKLE_SUFFIXES:
         raise _build_pickle_error(path, path.name)
     if path.suffix != ".gguf":
@@ -82,6 +83,7 @@ def _inspect_file(path: Path) -> PretrainedWeights:
 
 
 def _inspect_folder(folder: Path, name: str) -> PretrainedWeights:
+    """Return the description of a model folder; raise ModelError for custom code, pickles and missing files."""
     if not (folder / "config.json").is_file():
         gguf_files = sorted(folder.glob("*.gguf"))
         if len(gguf_files) == 1:
@@ -120,6 +122,7 @@ def _build_pickle_error(location: Path, file: str) -> ModelError:
 
 
 def _list_shards(folder: Path) -> list[Path]:
+    """Return the safetensors files of a folder: a single file, or the shards of its index."""
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
         return [file] if (file := folder / "model.safetensors").is_file() else []
@@ -169,6 +172,7 @@ def _parse_tensor_extents(header: Any) -> list[tuple[int, int]]:
 
 
 def _read_json_object(path: Path) -> dict[str, Any]:
+    """Read a JSON file that must contain an object."""
     try:
         value = json.loads(safe_open.read_file(path, follow_link=True))
     except ValueError as error:

@@ -34,6 +34,8 @@ def build_axis_chart(findings: Findings) -> Chart | None:
     range_texts = "; ".join(f"{title}: from {rows[0]['text']} to {rows[-1]['text']}" for title, rows in panels.items())
 
     def build(layout: Layout, datasets: ChartDatasets) -> AltairChart:
+        """Draw one panel per quantity."""
+
         def y(field: str) -> alt.Y:
             axis = alt.Axis(title=None, tickCount=4, format=",~r")
             return alt.Y(field, scale=alt.Scale(zero=False, padding=6), axis=axis)

@@ -48,6 +48,7 @@ def build_learning_curves(findings: Findings) -> Chart | None:
         return number_format.format_score(metric, value)
 
     def y(points: list[CurvePoint], field: str) -> alt.Y:
+        """Return the y encoding: logarithmic for perplexity, linear otherwise."""
         if metric != "perplexity":
             axis = alt.Axis(title=None, tickCount=5, labelExpr=build_score_axis_labels(metric))
             return alt.Y(field, scale=alt.Scale(zero=False, padding=6), axis=axis)
@@ -151,6 +152,7 @@ def _draw_panels(
     format_value: Callable[[float], str],
     equivalence_margin: float | None = None,
 ) -> AltairChart:
+    """Draw one panel per split with the curves of all variants."""
     colors, shapes, dashes = style.assign_variant_styles(variant_names)
     variants_with_curve = {point.variant for points in curves.values() for point in points}
     shown_variants = [name for name in variant_names if name in variants_with_curve]

@@ -78,6 +78,7 @@ def get_selected_step(findings: Findings, variant: str) -> float | None:
 
 
 def _describe_variant(findings: Findings, variant: str) -> str:
+    """Return the final accuracy on each split and the step whose weights were selected."""
     final_accuracies = {
         split: compute_curve_points(findings, variant, "accuracy", split)[-1].mean for split in SHOWN_SPLITS
     }
@@ -92,6 +93,7 @@ def _describe_variant(findings: Findings, variant: str) -> str:
 def _draw_panel(
     findings: Findings, variant: str, quantity: str, datasets: ChartDatasets
 ) -> alt.LayerChart | alt.FacetChart:
+    """Draw training and validation curves of one quantity, with a rule at the selected step."""
     curves = {split: compute_curve_points(findings, variant, quantity, split) for split in SHOWN_SPLITS}
     rows: list[dict[str, Any]] = [
         {**asdict(point), "tip": _format_tooltip(variant, quantity, point)}

@@ -87,6 +87,7 @@ def _draw_forest_plot(
     layout: Layout,
     datasets: ChartDatasets,
 ) -> AltairChart:
+    """Draw effects with their intervals, the equivalence margin as a band, and labels that fit the layout."""
     is_wide = layout == "wide"
     width, step = (_compute_plot_width(rows), 46) if is_wide else (300, 70)
     # In the narrow layout, labels are above the interval, which is moved down to make room for them.

@@ -40,6 +40,7 @@ def render_fragment(
 
 
 def _build_template_variables(context: ReportContext) -> dict[str, Any]:
+    """Return the variables of the report template."""
     findings = context.findings
     return {
         "data": Markup(html.encode_script_json(findings.to_json())),

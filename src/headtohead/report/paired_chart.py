@@ -49,6 +49,7 @@ def build_paired_score_chart(pairs: Sequence[PairedScore], metric: str) -> Chart
 
 
 def _size_panels(num_panels: int) -> Mapping[Layout, PanelGrid]:
+    """Return panel sizes and columns for the wide and the narrow layout."""
     wide, narrow = min(num_panels, 4), min(num_panels, 2)
     return {
         "wide": PanelGrid({1: 300, 2: 280, 3: 210}.get(wide, 150), 170, wide, 3),
@@ -59,6 +60,7 @@ def _size_panels(num_panels: int) -> Mapping[Layout, PanelGrid]:
 def _draw_panels(
     panels: Mapping[tuple[str, str], Sequence[PairedScore]], metric: str, datasets: ChartDatasets
 ) -> AltairChart:
+    """Draw a line per seed from the baseline's score to the variant's, one panel per variant and evaluation set."""
     present_outcomes = {_classify_pair(pair, metric) for scores in panels.values() for pair in scores}
     outcomes = [outcome for outcome in OUTCOME_STYLES if outcome in present_outcomes]
     legend = alt.Legend(symbolType="stroke", symbolSize=250)

@@ -187,6 +187,7 @@ def print_outcome(outcome: Any, report_path: str | None) -> None:
 
 
 def _print_findings(findings: Findings, experiment: Experiment) -> None:
+    """Print question, warnings, verdicts, scores, claims and a summary of the audits."""
     from headtohead.report.sections.scores import build_scores_table  # imports altair, which is slow
 
     console = get_stdout_console()

@@ -109,6 +109,7 @@ def plan_experiment(experiment: Experiment, num_workers: int | None = None) -> E
 
 
 def _plan_variant(experiment: Experiment, variant: str) -> VariantPlan:
+    """Estimate the time of a variant by timing a few steps, and collect its size and changed settings."""
     with tempfile.TemporaryDirectory() as scratch:
         seconds = estimate_seconds(loading.build_trial(experiment, variant, 0), Path(scratch))
         start = Run(Path(scratch)).start

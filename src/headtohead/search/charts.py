@@ -93,6 +93,7 @@ def build_history_chart(findings: Findings, search: SearchFindings) -> Chart:
     )
 
     def build(layout: Layout, datasets: ChartDatasets) -> AltairChart:
+        """Draw every point by the number of trials so far, the best mean, and reference levels."""
         is_wide = layout == "wide"
         width = 590 if is_wide else 270
         data, levels = datasets.chart(rows), datasets.chart(reference_levels)
@@ -161,6 +162,7 @@ def build_effects_chart(findings: Findings, search: SearchFindings) -> Chart:
     )
 
     def build(layout: Layout, datasets: ChartDatasets) -> AltairChart:
+        """Draw one panel per setting with the effect of each value."""
         panel_charts = []
         for name, rows in panels.items():
             clipped = [{**row, "low": max(row["low"], low), "high": min(row["high"], high)} for row in rows]
@@ -222,6 +224,7 @@ def build_parallel_coordinates_chart(findings: Findings, search: SearchFindings)
     )
 
     def build(layout: Layout, datasets: ChartDatasets) -> AltairChart:
+        """Draw each point as a line across the axes of all settings, with the winner on top."""
         is_wide = layout == "wide"
         width = 640 if is_wide else 270
         header = alt.Axis(title=None, orient="top", labelAngle=0, ticks=False, domain=False, grid=False, labelPadding=8)

@@ -69,6 +69,7 @@ def _suggest_random(search: SearchConfig, seed: int) -> SettingValues:
 
 
 def _sample_value(search: SearchConfig, setting: str, generator: random.Random) -> Any:
+    """Sample a value of one setting, uniformly or log-uniformly."""
     axis = search.space[setting]
     values = search.values(setting)
     if values is not None:
@@ -109,6 +110,7 @@ def _suggest_with_tpe(search: SearchConfig, seed: int, scored_points: ScoredPoin
 
 
 def _build_distribution(search: SearchConfig, setting: str) -> Any:
+    """Return the optuna distribution of one setting. Lists of values are encoded by index."""
     import optuna
 
     values, axis = search.values(setting), search.space[setting]
@@ -128,6 +130,7 @@ def _to_optuna_value(search: SearchConfig, setting: str, value: Any) -> Any:
 
 
 def _from_optuna_value(search: SearchConfig, setting: str, value: Any) -> Any:
+    """Convert a value proposed by optuna to a value of the setting."""
     values, axis = search.values(setting), search.space[setting]
     if values is not None:
         return values[value]

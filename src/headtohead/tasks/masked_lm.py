@@ -31,6 +31,7 @@ class MaskedLanguageModelTask(Task):
     label_description = f"the original token at masked positions; {IGNORE_INDEX} elsewhere"
 
     def load_dataset(self, data: DataConfig) -> Dataset:
+        """Load the corpus with a tokenizer that has a mask token."""
         if data.tokenizer.kind != "file":
             tokenizer = ComponentConfig(kind=data.tokenizer.kind, **{**data.tokenizer.options, "add_mask": True})
             data = data.model_copy(update={"tokenizer": tokenizer})

@@ -105,6 +105,7 @@ class _SacrebleuMetrics:
 
 @lru_cache(maxsize=1)
 def _load_sacrebleu_metrics() -> _SacrebleuMetrics:
+    """Return BLEU and chrF of sacrebleu; raise MissingExtraError if it is not installed."""
     try:
         from sacrebleu.metrics.bleu import BLEU
         from sacrebleu.metrics.chrf import CHRF

@@ -101,6 +101,7 @@ def check_rouge_installed() -> None:
 
 @lru_cache(maxsize=2)
 def _load_rouge_scorer(use_stemmer: bool) -> Any:
+    """Return the scorer of rouge-score; raise MissingExtraError if it is not installed."""
     try:
         from rouge_score.rouge_scorer import RougeScorer
     except ImportError:

@@ -70,6 +70,7 @@ class _ChunkedLinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
+        """Return the mean loss. Gradients are computed chunk by chunk in the same pass, so logits are never stored."""
         if not len(labels):
             ctx.save_for_backward(*(None if x is None else torch.zeros_like(x) for x in (hidden, weight, bias)))
             return hidden.new_zeros(())

@@ -38,6 +38,7 @@ class DistillationBatch(Batch):
         return DistillationBatch(batch.input_ids, batch.labels, batch.attention_mask, targets=targets)
 
     def rows(self, start: int, end: int) -> DistillationBatch:
+        """Return rows `start` to `end` with their teacher targets."""
         batch, targets = super().rows(start, end), self.targets
         if targets is not None:
             first_prediction = super().rows(0, start).num_predictions
@@ -66,6 +67,7 @@ class DistillationObjective(LanguageModelObjective):
         self.loss_config = loss_config
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the distillation loss, or the language-model loss for batches without teacher targets."""
         targets = batch.targets if isinstance(batch, DistillationBatch) else None
         if targets is None or self.loss_config is None:
             return super().loss(model, batch)

@@ -72,6 +72,7 @@ class DataParallelProcess(SingleProcess):
         parameters: Sequence[nn.Parameter],
         device: torch.device,
     ) -> Tensor:
+        """Compute gradients on this process's rows and sum them over all processes."""
         own_rows = batch.rows(*_compute_row_range(len(batch.labels), self.rank, self.world_size))
         weight = own_rows.num_predictions / max(1, batch.num_predictions)
         loss = torch.zeros((), device=device)
@@ -152,6 +153,10 @@ class DataParallelProcess(SingleProcess):
     def synchronize_start(
         self, model: nn.Module, optimizer_tensors: NamedTensors | None, state: TrainingState
     ) -> tuple[NamedTensors | None, TrainingState]:
+        """Broadcast weights, optimizer tensors and state from the main process.
+
+        Raise PeerLostError if the main process has failed.
+        """
         message = self.broadcast_json({"resumed": optimizer_tensors is not None, "state": asdict(state)})
         if message is None:
             raise PeerLostError(f"process {self.rank + 1} of {self.world_size}: the main process has failed")

@@ -185,6 +185,7 @@ def _check_versions(report: DoctorReport) -> DoctorCheck:
 
 
 def _check_extras(report: DoctorReport) -> DoctorCheck:
+    """Report which optional dependencies are installed."""
     if not report.extras:
         return DoctorCheck("extras", "unknown", False, "install the package: pip install -e .")
     missing = [name for name, packages in report.extras.items() if None in packages.values()]
@@ -194,6 +195,7 @@ def _check_extras(report: DoctorReport) -> DoctorCheck:
 
 
 def _check_bfloat16(report: DoctorReport) -> DoctorCheck:
+    """Report whether bfloat16 works on this machine, and how fast it is."""
     support = report.bfloat16
     if support.status == "no":
         return DoctorCheck("bfloat16", f"no: the test {support.exit_description}", False, "use float32, the default")
@@ -217,6 +219,7 @@ def _check_chromium(report: DoctorReport) -> DoctorCheck:
 
 
 def _check_cache(report: DoctorReport) -> DoctorCheck:
+    """Report corrupted folders of the token cache."""
     if report.cache_errors is None:
         return DoctorCheck("token cache", "not read", True, "h2h doctor --deep compares every byte with its checksum")
     errors = [f"{folder}: {error}" for folder, error in report.cache_errors.items() if error]

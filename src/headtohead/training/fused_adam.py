@@ -132,6 +132,7 @@ class FusedAdam:
         return {"state": {index: {**state, "step": state["step"].clone()} for index, state in self._state.items()}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state in the format of torch.optim. Groups are rebuilt at the next step."""
         self._fused_groups = []
         self._state = {
             index: {name: value.clone().to(self._parameters[index].device) for name, value in state.items()}

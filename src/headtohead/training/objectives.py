@@ -86,6 +86,7 @@ class LanguageModelObjective:
         return F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), ignore_index=IGNORE_INDEX)
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """Return losses, counts and correct predictions, summed by row or, for packed rows, by segment."""
         losses, is_correct = self.score_tokens(model, batch)
         is_predicted = batch.labels != IGNORE_INDEX
         columns = {"losses": losses, "counts": is_predicted, "correct": is_correct}
@@ -164,6 +165,7 @@ class ClassificationObjective:
         return F.cross_entropy(model(batch.input_ids, batch.attention_mask).logits, batch.labels)
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """Return the loss, label and predicted class of each row."""
         logits = model(batch.input_ids, batch.attention_mask).logits
         losses = F.cross_entropy(logits, batch.labels, reduction="none")
         guessed = logits.argmax(-1)

@@ -86,6 +86,7 @@ def summarize_first_batch(experiment: experiment.Experiment, seed: int = 0) -> B
 
 
 def _summarize_tensor(name: str, tensor: Tensor, task: Task, dataset: Dataset) -> TensorSummary:
+    """Return dtype, shape and meaning of a tensor of a batch."""
     meaning = TENSOR_DESCRIPTIONS.get(name, task.label_description)
     if name == "labels" and dataset.label_names:
         meaning += ": " + ", ".join(

@@ -37,6 +37,10 @@ def evaluate_at_lengths(
 def _evaluate_at_length(
     model: TrialModel, task: Task, dataset: Dataset, split: str, context_length: int
 ) -> LengthResult:
+    """Score a split at another context length and measure the time.
+
+    An error of the model is recorded in the result instead of raised.
+    """
     encoded = task.join_rows(dataset.encoded[split], context_length)
     examples = task.build_examples(dataset, encoded, context_length)
     batches = examples.batches(max(1, TOKENS_PER_BATCH // context_length))

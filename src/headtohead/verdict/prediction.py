@@ -53,6 +53,7 @@ def estimate_additional_data(
     seeds, documents = components.num_seeds, components.num_documents
 
     def is_sufficient(num_seeds: int, num_documents: int) -> bool:
+        """Return whether this much data would settle the comparison with the required probability."""
         confidence = compute_confidence(num_seeds)
         return (
             compute_settled_probability(

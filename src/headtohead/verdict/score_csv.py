@@ -191,6 +191,7 @@ def _read_lines(parser: _ScoreFileParser) -> list[tuple[int, list[str]]]:
 
 
 def _parse_header(parser: _ScoreFileParser, lines: list[tuple[int, list[str]]]) -> dict[str, int]:
+    """Return the index of each column; report duplicate and missing columns."""
     line_number, header = lines[0]
     names = [cell.lower() for cell in header]
     for name in sorted({name for name in names if names.count(name) > 1}):
@@ -202,6 +203,7 @@ def _parse_header(parser: _ScoreFileParser, lines: list[tuple[int, list[str]]]) 
 
 
 def _find_score_column(parser: _ScoreFileParser, columns: Mapping[str, int], metric: MetricName | None) -> str:
+    """Return the name of the score column; report missing, ambiguous and mismatched columns."""
     present = [name for name in METRIC_BY_SCORE_COLUMN if name in columns]
     if not present:
         allowed = ", ".join(METRIC_BY_SCORE_COLUMN)
@@ -226,6 +228,10 @@ def _format_suggestion(name: str, candidates: Iterable[str]) -> str:
 def _parse_row(
     parser: _ScoreFileParser, line_number: int, cells: list[str], columns: Mapping[str, int], score_column: str
 ) -> None:
+    """Parse one row and append it to the parser's rows; report every invalid cell.
+
+    A score that is not finite marks the run as lost.
+    """
     if len(cells) < len(columns):
         parser.add_error(line_number, f"{len(cells)} cells, but {len(columns)} columns")
         partial = {name: cells[index] for name, index in columns.items() if index < len(cells)}
@@ -272,6 +278,7 @@ def _parse_finite_float(text: str) -> float | None:
 
 
 def _check_score_range(parser: _ScoreFileParser, metric: MetricName | None, score_column: str) -> None:
+    """Report accuracies outside [0, 1] and perplexities that are not positive."""
     for row in parser.rows:
         if metric == "accuracy" and not 0 <= row.score <= 1:
             parser.add_error(

@@ -180,6 +180,7 @@ class _MeanSquares:
 def _compute_mean_squares(
     totals: Float[np.ndarray, "experiments seeds documents"], weights: Float[np.ndarray, "experiments documents"]
 ) -> _MeanSquares:
+    """Return the mean squares of a two-way layout of seeds and documents."""
     seeds = totals.shape[1]
     per_seed = totals.sum(axis=-1) / weights.sum(axis=-1)[:, None]
     mean = per_seed.mean(axis=-1)
@@ -208,6 +209,7 @@ def _combine_mean_squares(
     weights: Float[np.ndarray, "experiments documents"],
     extra_document_variance: PerExperiment | None,
 ) -> VarianceComponents:
+    """Return the variance components over seeds and documents, with their degrees of freedom."""
     documents = weights.shape[-1]
     zeros = np.zeros_like(squares.mean)
     if documents == 1:

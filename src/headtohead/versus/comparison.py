@@ -184,6 +184,7 @@ class _JobRunner:
             raise self.errors[0]
 
     def _work(self, device: str | None) -> None:
+        """Run waiting jobs until there are none; stop all workers at the first error."""
         while not self.stop.is_set():
             try:
                 job = self.waiting.get_nowait()
@@ -201,6 +202,7 @@ class _JobRunner:
             self._record(job, job.run)
 
     def _record(self, job: CommandJob, run: CommandRun) -> None:
+        """Update the state of a finished job and append it to the journal."""
         job.state = "finished" if run.is_counted else "failed"
         job.end_time = time.monotonic()
         event = RunEvent(

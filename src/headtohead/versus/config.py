@@ -48,6 +48,7 @@ class MetricConfig(BaseConfig):
     @field_validator("pattern")
     @classmethod
     def _check_pattern(cls, pattern: str | None) -> str | None:
+        """Raise ValueError unless the pattern is a regular expression with one group."""
         if pattern is not None:
             try:
                 groups = re.compile(pattern).groups
@@ -143,6 +144,7 @@ class VersusConfig(BaseConfig):
     @field_validator("variants")
     @classmethod
     def _check_names(cls, variants: dict[str, CommandConfig]) -> dict[str, CommandConfig]:
+        """Raise ValueError for names that are reserved or not valid folder names."""
         for name in variants:
             if not FOLDER_NAME_PATTERN.fullmatch(name):
                 raise ValueError(f"{name!r} {FOLDER_NAME_RULE}")
@@ -152,6 +154,7 @@ class VersusConfig(BaseConfig):
 
     @model_validator(mode="after")
     def _check_commands(self) -> VersusConfig:
+        """Raise ValueError for commands that are empty, cannot be split, or do not use the seed."""
         errors = []
         for name, variant in self.commands.items():
             try:

@@ -87,6 +87,7 @@ def _read_rows(rows: Iterable[Mapping[str, object]], name: str) -> list[MetricVa
 
 
 def _read_json_file(path: Path, name: str) -> list[MetricValue]:
+    """Read a metric from a JSON file: a list of rows, or an object with a number or a list of numbers."""
     value = json.loads(path.read_text())
     if isinstance(value, list):
         return _read_rows((dict(flatten(row)) for row in value), name)
@@ -108,6 +109,7 @@ def _read_csv_file(path: Path, name: str) -> list[MetricValue]:
 
 
 def _read_tensorboard(folder: Path, name: str) -> list[MetricValue]:
+    """Read a metric from TensorBoard event files."""
     try:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     except ImportError:
@@ -128,6 +130,7 @@ def _read_tensorboard(folder: Path, name: str) -> list[MetricValue]:
 
 
 def _read_wandb(folder: Path, name: str) -> list[MetricValue]:
+    """Read a metric from the transaction logs of W&B."""
     try:
         from wandb.proto import wandb_internal_pb2
         from wandb.sdk.internal.datastore import DataStore
@@ -147,6 +150,7 @@ def _read_wandb(folder: Path, name: str) -> list[MetricValue]:
 
 
 def _read_trackio(folder: Path, name: str) -> list[MetricValue]:
+    """Read a metric from the databases of Trackio."""
     import sqlite3
 
     rows: list[dict[str, object]] = []
@@ -211,6 +215,7 @@ def _take_mean(values: list[MetricValue], config: MetricConfig, selection: list[
 
 
 def _take_best(values: list[MetricValue], config: MetricConfig, selection: list[MetricValue] | None) -> float:
+    """Return the best value, or the value at the step where `best_by` is best."""
     if selection is None:
         return (min if config.is_lower_better else max)(value.value for value in values)
     by_step = {value.step: value.value for value in values}

@@ -76,6 +76,7 @@ class CommandProgressDisplay:
         return text
 
     def _make_cell(self, job: CommandJob) -> Cell:
+        """Return the value, status or progress of a job."""
         if job.run is not None and job.run.is_counted:
             return Cell(f"{job.run.value:.5g}", color="green")
         if job.run is not None:

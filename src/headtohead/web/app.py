@@ -61,6 +61,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        """Stop watchers and child processes when the server shuts down."""
         yield
         watchers.end()
         await context.estimator.end()
@@ -93,6 +94,7 @@ def serve_static_file(name: str) -> Response:
 
 
 def _handle_package_error(request: Request, error: Exception) -> Response:
+    """Respond to an error of this package with status 404, 409 or 422."""
     status = 404 if isinstance(error, NameNotFoundError) else 409 if isinstance(error, ConflictError) else 422
     field_errors = (
         [{"place": issue.place, "message": issue.message} for issue in error.faults]
@@ -110,6 +112,7 @@ def _handle_http_error(request: Request, error: Exception) -> Response:
 
 
 def _handle_validation_error(request: Request, error: Exception) -> Response:
+    """Respond to an invalid request with status 422 and one message per field."""
     assert isinstance(error, RequestValidationError)
     field_errors = [
         {"place": ".".join(map(str, issue["loc"])), "message": str(issue["msg"])} for issue in error.errors()

@@ -83,6 +83,7 @@ class AllowedHosts:
         return cls(frozenset(name.lower() for name in (*LOOPBACK_HOSTS, address, *more) if name), listens_everywhere)
 
     def is_allowed(self, host: str) -> bool:
+        """Return whether a Host header names this server, to prevent DNS rebinding."""
         match = HOST_PATTERN.fullmatch(host)
         if match is None or not int(match["port"] or 1):
             return False
@@ -97,6 +98,7 @@ def is_loopback(address: str) -> bool:
 
 
 def _is_ip_address(name: str) -> bool:
+    """Return whether a name is an IP address."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -143,6 +145,10 @@ class RequestGuard:
         return None
 
     def _check_token(self, scope: Scope, headers: dict[str, str], token: str) -> Rejection | None:
+        """Return None if the request has a valid token or session cookie, else a rejection.
+
+        A token in the URL is exchanged for a cookie by a redirect.
+        """
         scheme, _, credential = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and _equals_constant_time(credential.strip(), token):
             return None
@@ -157,6 +163,9 @@ class RequestGuard:
         return Rejection(401, "token required: open the link that h2h serve printed")
 
     async def _forward_request(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request to the app, within the limits on concurrent requests, and add security headers to the
+        response.
+        """
         kind = _classify_request(scope)
         if kind == "watch" and self.active_requests[kind] >= MAX_CONCURRENT_REQUESTS[kind]:
             await self._close_oldest_stream()
@@ -206,6 +215,7 @@ def _limit_body(receive: Receive) -> Receive:
     deadline = asyncio.get_running_loop().time() + BODY_TIMEOUT_SECONDS
 
     async def limited() -> Message:
+        """Receive the next message; raise HTTPException if the body is too large or too slow."""
         nonlocal num_bytes, is_complete
         if is_complete:
             return await receive()
@@ -249,6 +259,7 @@ def _is_same_origin(headers: dict[str, str]) -> bool:
 
 
 def _read_session_cookie(headers: dict[str, str]) -> str:
+    """Return the session cookie, or an empty string."""
     try:
         morsel = SimpleCookie(headers.get("cookie", "")).get(SESSION_COOKIE)
     except CookieError:
@@ -266,6 +277,7 @@ def _equals_constant_time(given: str, expected: str) -> bool:
 
 
 def _add_security_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Add the security headers that a response does not set itself."""
     present = {bytes(name).lower() for name, _ in headers}
     missing = [
         (name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items() if name.encode() not in present
@@ -274,6 +286,7 @@ def _add_security_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[byte
 
 
 async def _send_rejection(scope: Scope, send: Send, rejection: Rejection) -> None:
+    """Send a rejection, as JSON for API paths and as plain text otherwise."""
     is_api = scope["path"].startswith("/api")
     kind = "application/json" if is_api else "text/plain; charset=utf-8"
     body = json.dumps({"detail": rejection.reason}).encode() if is_api else rejection.reason.encode() + b"\n"

@@ -10,6 +10,7 @@ from headtohead.errors import HeadToHeadError, TrialError
 
 
 def main(experiment_folder: Path, num_seeds: int | None) -> None:
+    """Resume an experiment, optionally with more seeds, and write its report."""
     from headtohead.experiment import trust
     from headtohead.experiment.run_folder import open_runs
     from headtohead.nn.parts import registry

@@ -139,6 +139,7 @@ def build_fields(
 
 
 def _get_table_properties(schema: JsonDict, table_name: str, raw_experiment: JsonDict) -> JsonDict:
+    """Return the JSON-schema properties of an experiment-file table, for the kind of model that the experiment uses."""
     names = {"data": "DataConfig", "training": "TrainingConfig", "model": "TransformerConfig"}
     if "pretrained" in raw_experiment.get("model", {}):
         names["model"] = "PretrainedModelConfig"
@@ -149,6 +150,7 @@ def _get_table_properties(schema: JsonDict, table_name: str, raw_experiment: Jso
 
 
 def _build_field(name: str, property_schema: JsonDict, values: Mapping[str, Any], schema: JsonDict) -> FormField:
+    """Return the form field of one setting, with its current value and its description."""
     key = name.rpartition(".")[2]
     value = values.get(key, property_schema.get("default"))
     kind, options = _infer_field_kind(property_schema, schema)
@@ -158,6 +160,7 @@ def _build_field(name: str, property_schema: JsonDict, values: Mapping[str, Any]
 
 
 def _infer_field_kind(property_schema: JsonDict, schema: JsonDict) -> tuple[FieldKind, tuple[str, ...]]:
+    """Return the kind of form field for a JSON-schema property, and the values it suggests."""
     types = [one for one in property_schema.get("anyOf", [property_schema]) if one.get("type") != "null"]
     if any("$ref" in one and "anyOf" not in one for one in types):
         return "toml", ()

@@ -61,6 +61,7 @@ AppContextDep = Annotated[AppContext, Depends(get_app_context)]
 
 @lru_cache(maxsize=1)
 def _create_jinja_environment() -> Environment:
+    """Return the jinja2 environment of all pages."""
     environment = create_environment(WEB_FOLDER / "templates")
     environment.globals.update(navigation=NAVIGATION, address=build_url_path)
     environment.tests["endswith"] = lambda text, ending: str(text).endswith(ending)

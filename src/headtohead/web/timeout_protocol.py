@@ -33,6 +33,7 @@ class TimeoutProtocol(H11Protocol):
         self._start_header_timeout()
 
     def data_received(self, data: bytes) -> None:
+        """Process the data; start or stop the timeout for request headers."""
         super().data_received(data)
         if self._is_responding():
             self._cancel_header_timeout()
@@ -54,6 +55,7 @@ class TimeoutProtocol(H11Protocol):
         self._write_timer = self._write_timer or self.loop.call_later(WRITE_TIMEOUT_SECONDS, self._abort_connection)
 
     def resume_writing(self) -> None:
+        """Cancel the write timeout: the client is reading again."""
         if self._write_timer is not None:
             self._write_timer.cancel()
             self._write_timer = None

@@ -54,6 +54,7 @@ class TrainingProcess:
     began: float
 
     def is_alive(self) -> bool:
+        """Return whether the process still runs. Its start time rules out another process with the same id."""
         try:
             process = psutil.Process(self.pid)
             return abs(process.create_time() - self.began) < 1 and process.status() != psutil.STATUS_ZOMBIE
@@ -67,6 +68,7 @@ class TrainingProcess:
 
 
 def validate_name(name: str) -> str:
+    """Return the name of an experiment; raise RequestError if it cannot be a folder name."""
     if not NAME_PATTERN.fullmatch(name):
         raise RequestError(
             "name: use letters, digits and . _ + -, at most 64 characters, starting with a letter or digit"

@@ -53,6 +53,7 @@ class PartFixture:
     def build_probe(
         self, length: int = SHORT_LENGTH, *, seed: int = 0, dtype: torch.dtype = torch.float64
     ) -> ModelProbe:
+        """Return a strict probe of the fixture's model, in the given precision and with the tolerances for parts."""
         return ModelProbe(
             self.build_model(seed=seed, dtype=dtype),
             target=Target.CLASS if self.is_encoder else Target.NEXT_TOKEN,

@@ -194,6 +194,7 @@ def get_row_noun(corpus: Corpus) -> str:
 
 
 def _describe_lookup(corpus: Corpus, split: Split, source_name: str, overlap: TextOverlap) -> str:
+    """Describe how the rows of a split were looked up in another split: how many, and by which kinds of match."""
     total, num_compared = len(split.rows), overlap.num_compared
     num_source_rows = len(corpus.splits[source_name].rows)
     near = "nearly" if num_compared == total else f"for {num_compared:,} of them (sampled evenly) nearly"

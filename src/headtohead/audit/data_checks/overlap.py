@@ -100,6 +100,7 @@ def find_overlap(rows: Sequence[str], source_rows: Iterable[str]) -> TextOverlap
     verbatim_in_source, normalized_in_source = set(), set()
 
     def watch_rows() -> Iterator[str]:
+        """Yield the source rows and record which verbatim and normalized texts occur among them."""
         for row in source_rows:
             if row in verbatim:
                 verbatim_in_source.add(row)

@@ -147,6 +147,7 @@ def _find_longest_tokens(tokenizer: TokenizerProtocol) -> list[int]:
 
 
 def _describe_coverage(coverage: _SplitCoverage, noun: str) -> str:
+    """Return a sentence on the tokens of a split that the tokenizer knows only through text outside train."""
     percent = _format_percentage(coverage.tokens_outside_train, coverage.num_tokens)
     description = (
         f"{coverage.split_name}: {percent} of {coverage.num_tokens:,} tokens are known only through text outside train"

@@ -37,6 +37,7 @@ class AttentionImplementationCheck(ModelCheck):
     )
 
     def find_inapplicable_reason(self, probe: ModelProbe) -> str:
+        """Return why the check does not apply: the model has a single attention implementation."""
         if not isinstance(probe.model, Transformer):
             return "the model has one attention implementation only"
         implementations = probe.model.attn_implementations
@@ -48,6 +49,7 @@ class AttentionImplementationCheck(ModelCheck):
         return f"outputs and gradients of eager and sdpa on unpadded and padded texts of {probe.length} tokens"
 
     def measure(self, probe: ModelProbe, *, training: bool = False) -> Iterator[Measurement]:
+        """Compare logits and weight gradients of `sdpa` with those of `eager`, without and with padding."""
         for padding in ("no", "with"):
             ids = probe.input_ids if padding == "with" else probe.input_ids[:2]
             mask = build_mixed_padding_mask(ids) if padding == "with" else None

@@ -37,6 +37,7 @@ class BatchIndependenceCheck(ModelCheck):
         return "a row with other rows replaced, reordered and padded, and alone"
 
     def measure(self, probe: ModelProbe, *, training: bool = False) -> Iterator[Measurement]:
+        """Compare the logits of a row after its neighbours are replaced, padded, reordered or removed."""
         ids = probe.input_ids
         expected = probe.compute_logits(ids, training=training)
         replaced = torch.cat((ids[:1], probe.replace_tokens(ids[1:])))

@@ -51,6 +51,7 @@ class CausalityCheck(ModelCheck):
         return "a context of one token has no later tokens" if probe.length < 2 else ""
 
     def describe_procedure(self, probe: ModelProbe) -> str:
+        """Describe which later tokens are replaced and at which lengths."""
         num_positions = len(_select_start_positions(probe))
         return (
             f"later tokens replaced from {num_positions} positions of a text of {probe.length} tokens and "
@@ -62,6 +63,9 @@ class CausalityCheck(ModelCheck):
         return f"{super().describe_violation(differences)}; logits up to {lookahead} positions before the change differ"
 
     def measure(self, probe: ModelProbe, *, training: bool = False) -> Iterator[Measurement]:
+        """Compare logits before and after later tokens are replaced, cut off or padded; check gradients by later
+        tokens.
+        """
         half = probe.length // 2
         start_positions = sorted({1, half, probe.length - 1}) if training else _select_start_positions(probe)
         yield from _compare_replaced_tokens(probe, start_positions, training=training)

@@ -34,6 +34,7 @@ class DeterminismCheck(ModelCheck):
         return (probe.measure_repeat(draw_index=index, training=training) for index in range(4))
 
     def run(self, probe: ModelProbe) -> CheckResult:
+        """Run the check; fail with a blocking result if passes differ even from the same random state."""
         if probe.nondeterminism != "hidden":
             return super().run(probe)
         worst = select_worst(probe.measure_repeat(draw_index=index) for index in range(4))

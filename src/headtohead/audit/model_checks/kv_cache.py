@@ -37,6 +37,9 @@ class KVCacheCheck(ModelCheck):
     )
 
     def find_inapplicable_reason(self, probe: ModelProbe) -> str:
+        """Return why cached decoding cannot be checked: an encoder, a model without a cache, or a text that is too
+        short.
+        """
         if not probe.is_causal:
             return "the model is an encoder, which does not decode"
         if not isinstance(probe.model, Transformer):
@@ -47,6 +50,7 @@ class KVCacheCheck(ModelCheck):
         return f"prompts and up to {DECODE_STEPS} tokens as in `h2h generate`, a text in two chunks, padded prompts"
 
     def run(self, probe: ModelProbe) -> CheckResult:
+        """Run the check; an exception during a pass with a cache is a failure."""
         try:
             return super().run(probe)
         except UnsupportedInputError as error:
@@ -58,6 +62,7 @@ class KVCacheCheck(ModelCheck):
             )
 
     def measure(self, probe: ModelProbe, *, training: bool = False) -> Iterator[Measurement]:
+        """Compare logits computed in chunks with a cache with those of one full pass, without and with padding."""
         assert isinstance(probe.model, Transformer)
         ids, length, num_layers = probe.input_ids[:2], probe.length, len(probe.model.layers)
         compute_logits = partial(probe.compute_logits, training=training)

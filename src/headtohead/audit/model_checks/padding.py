@@ -45,6 +45,7 @@ class PaddingCheck(ModelCheck):
         return f"a text of {probe.length} tokens leaves no room for padding" if probe.length < 4 else ""
 
     def describe_procedure(self, probe: ModelProbe) -> str:
+        """Describe what happens to the padding, and on which sides of the text."""
         has_mask = "attention_mask" in probe.supported_arguments
         masked = "other tokens under the padding, gradients by padding, " if has_mask else ""
         sides = (
@@ -53,6 +54,7 @@ class PaddingCheck(ModelCheck):
         return f"{masked}more padding, and no padding, {sides}"
 
     def measure(self, probe: ModelProbe, *, training: bool = False) -> Iterator[Measurement]:
+        """Compare the logits of content tokens after the padding is changed, extended or removed."""
         width = probe.length - max(1, probe.length // 4)
         ids, mask = _build_padded_batch(probe, width)
         try:

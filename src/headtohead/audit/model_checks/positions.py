@@ -50,6 +50,7 @@ def check_position_signals(probe: ModelProbe) -> CheckResult:
 
 
 def _build_result(input_signals: list[str], other_signals: list[str], procedure: str) -> CheckResult:
+    """Return the result of the check; it fails if more than one position signal is added to the input."""
     signals = [*(f"{name} (added to the input)" for name in input_signals), *other_signals]
     observation = ", ".join(signals) or "no position signal"
     if len(input_signals) < 2:

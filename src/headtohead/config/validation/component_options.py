@@ -108,6 +108,7 @@ def _find_violated_requirement(value: Any, hint: Any) -> str | None:
 
 
 def _format_type_hint(hint: Any) -> str:
+    """Describe a type hint in words, for error messages."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         return _format_type_hint(inner[0])

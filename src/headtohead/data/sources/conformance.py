@@ -53,6 +53,7 @@ def _collect_rows(raw_corpus: RawCorpus) -> dict[str, tuple[tuple[str, ...], tup
 
 
 def _find_row_violations(raw_corpus: RawCorpus) -> list[str]:
+    """Return a message for every row that is not a non-empty string of valid Unicode."""
     violations = []
     for name, split in raw_corpus.list_splits().items():
         rows: Sequence[object] = split.rows
@@ -69,6 +70,7 @@ def _find_row_violations(raw_corpus: RawCorpus) -> list[str]:
 
 
 def _find_label_violations(raw_corpus: RawCorpus) -> list[str]:
+    """Return a message for every label of a held-out split that does not occur in train."""
     labels = {name: set(split.labels or ()) for name, split in raw_corpus.list_splits().items()}
     return [
         f"{name}: label {label!r} does not occur in train"

@@ -134,6 +134,7 @@ def load_summarization_corpus(
 
 
 def _read_folder(folder: Path) -> dict[str, list[Document]]:
+    """Read the documents of each split from a folder with train.jsonl and, optionally, other splits."""
     splits = {}
     for name, stems in SPLIT_FILE_STEMS.items():
         paths = [p for stem in stems for suffix in DOCUMENT_SUFFIXES if (p := folder / f"{stem}{suffix}").is_file()]

@@ -47,6 +47,7 @@ class FileSource(CorpusSource):
     """One file, from which validation and test rows are held out."""
 
     def read(self, request: SourceRequest) -> RawCorpus:
+        """Read a single file as the training split."""
         if not request.path.is_file():
             raise build_missing_path_error(request.path)
         if request.data.files is not None:
@@ -143,6 +144,7 @@ def read_folder(
 def _read_assigned_files(
     folder: Path, files: SplitFilesConfig, data: DataConfig, has_labels: bool, origin: str
 ) -> RawCorpus:
+    """Read the files that `data.files` assigns to the splits."""
     train = _read_split([folder / files.train], data, has_labels)
     validation = (
         _read_split([folder / files.validation], data, has_labels, train.separator) if files.validation else None
@@ -182,6 +184,7 @@ def _require_files(folder: Path, expected: Sequence[str], paths: Sequence[Path])
 
 
 def _build_missing_files_error(folder: Path, expected: str) -> DataError:
+    """Return an error with the folder's entries and, if one looks like a corpus, the subfolder to use instead."""
     subfolders = _find_corpus_subfolders(folder)
     hint = f"; did you mean its subfolder {subfolders[0]!r}?" if subfolders else ""
     entries = format_name_list(list_folder_entries(folder))
@@ -251,6 +254,7 @@ def _read_unnamed_files(folder: Path, paths: Sequence[Path], data: DataConfig, h
 
 
 def _list_data_files(folder: Path, *, is_recursive: bool = False) -> list[Path]:
+    """Return the data files of a folder in alphabetical order."""
     paths = folder.glob("**/*" if is_recursive else "*")
     return sorted(
         path
@@ -298,6 +302,7 @@ def _read_split(paths: Sequence[Path], data: DataConfig, has_labels: bool, separ
 
 
 def _read_split_file(path: Path, document: str, data: DataConfig, has_labels: bool, separator: str | None) -> RawSplit:
+    """Read one file as table or plain text; raise DataError for plain text if labels are required."""
     if is_table_file(path):
         return read_table(path, data.columns, has_labels=has_labels)
     if has_labels:

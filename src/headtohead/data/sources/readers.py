@@ -99,6 +99,7 @@ def is_split_into_paragraphs(lines: Sequence[str]) -> bool:
 
 
 def _group_paragraphs(numbered: Sequence[tuple[int, str]]) -> list[list[tuple[int, str]]]:
+    """Group consecutive non-empty lines into paragraphs of (line number, line)."""
     blocks: list[list[tuple[int, str]]] = [[]]
     for number, line in numbered:
         if line:
@@ -147,6 +148,7 @@ def _build_raw_split(path: Path, numbered_rows: Sequence[NumberedRow], roles: Se
 
 
 def _find_cell_errors(line_number: int, cells: CellValues, roles: Sequence[str]) -> Iterator[ValidationIssue]:
+    """Yield an issue for every cell of a row that is not valid text, label or document name."""
     location = f"line {line_number}"
     text = cells[0]
     if not isinstance(text, str):
@@ -166,6 +168,10 @@ def has_lone_surrogate(text: str) -> bool:
 
 
 def _read_delimited_rows(path: Path, columns_by_role: dict[str, str | int]) -> list[NumberedRow]:
+    """Read a CSV or TSV file; return the cells of the configured columns, with line numbers.
+
+    Columns given by number select cells by position, and the file has no header.
+    """
     lines = _read_tsv_rows(path) if path.suffix.lower() == ".tsv" else _read_csv_rows(path)
     if not lines:
         raise build_file_error(path, [ValidationIssue("file", "has only empty cells; expected rows of text")])
@@ -187,6 +193,7 @@ def _read_delimited_rows(path: Path, columns_by_role: dict[str, str | int]) -> l
 def _find_column_indices(
     path: Path, line_number: int, header: CellValues, columns_by_role: dict[str, str]
 ) -> list[int]:
+    """Return the index of each configured column in the header; raise DataError if one is missing."""
     names = [str(cell).strip() for cell in header]
     example = ", ".join(f"{role} = {i}" for i, role in enumerate(reversed(list(columns_by_role))))
     issues = [
@@ -231,6 +238,7 @@ def _read_tsv_rows(path: Path) -> list[NumberedRow]:
 
 
 def _read_csv_rows(path: Path) -> list[NumberedRow]:
+    """Return the non-empty rows of a CSV file with the line numbers on which they start."""
     reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
     lines: list[NumberedRow] = []
     try:
@@ -271,6 +279,7 @@ def _read_json_rows(path: Path, columns_by_role: dict[str, str | int]) -> list[N
 
 
 def _iter_json_entries(text: str) -> Iterator[tuple[int, Any]]:
+    """Yield (number, value) for each line of a JSON Lines file or each item of a JSON array."""
     if text.lstrip().startswith("["):
         entries = parse_json(text)
         yield from [(entries.line, entries)] if isinstance(entries, InvalidJson) else enumerate(entries, start=1)
@@ -334,6 +343,7 @@ def _read_parquet_rows(path: Path, columns_by_role: dict[str, str | int]) -> lis
 
 
 def _require_column_names(path: Path, columns_by_role: dict[str, str | int]) -> list[str]:
+    """Return the column names; raise DataError if a column is given by number."""
     if numbers := [name for name, column in columns_by_role.items() if isinstance(column, int)]:
         raise DataError(
             f"{path}: columns of this format have names, but data.columns.{numbers[0]} is {columns_by_role[numbers[0]]}"

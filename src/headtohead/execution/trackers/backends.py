@@ -74,6 +74,7 @@ class TensorBoardBackend:
             writer.close()
 
     def _write_text(self, run: str, tag: str, text: str, step: int) -> None:
+        """Write a text summary, which TensorBoard shows in its text tab."""
         from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
         from tensorboard.compat.proto.tensor_pb2 import TensorProto
         from tensorboard.compat.proto.types_pb2 import DT_STRING
@@ -83,6 +84,7 @@ class TensorBoardBackend:
         self._write(run, Summary(value=[Summary.Value(tag=tag, metadata=metadata, tensor=tensor)]), step)
 
     def _write(self, run: str, summary: Any, step: int) -> None:
+        """Append a summary to the event file of a run."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
@@ -99,6 +101,7 @@ class WandbBackend:
         self.runs: dict[str, Any] = {}
 
     def start_run(self, run: str, settings: Mapping[str, Any], *, is_resumed: bool) -> None:
+        """Create or resume the W&B run. Its id is derived from the run's name, so that a resumed trial continues it."""
         import wandb
 
         wandb_settings = wandb.Settings(
@@ -133,6 +136,7 @@ class WandbBackend:
         """Do nothing: wandb writes continuously in a process of its own."""
 
     def log_verdicts(self, rows: list[dict[str, Any]], *, is_resumed: bool) -> None:
+        """Log the verdicts as the summary of a run of their own."""
         self.start_run(VERDICTS_RUN, {}, is_resumed=is_resumed)
         summary = {f"{row['variant']}/{name}": row[name] for row in rows for name in ("outcome", "summary", "seeds")}
         for row in rows:
@@ -163,6 +167,7 @@ class TrackioBackend:
         self.buffered.setdefault(run, []).append((step, dict(metrics)))
 
     def finish_run(self, run: str, step: int, summary: Mapping[str, Any]) -> None:
+        """Log the summary: numbers as metrics, strings as Markdown."""
         import trackio
 
         numbers = {name: value for name, value in summary.items() if not isinstance(value, str)}
@@ -170,6 +175,7 @@ class TrackioBackend:
         self.log_metrics(run, step, {**numbers, **texts})
 
     def flush(self) -> None:
+        """Send the buffered metrics of every run. Trackio holds one open run at a time."""
         import trackio
 
         for run, logged_metrics in self.buffered.items():
@@ -191,6 +197,7 @@ class TrackioBackend:
         self.buffered.clear()
 
     def log_verdicts(self, rows: list[dict[str, Any]], *, is_resumed: bool) -> None:
+        """Log the verdicts to a run of their own, by number of seeds."""
         self.start_run(VERDICTS_RUN, {}, is_resumed=is_resumed)
         for row in rows:
             self.finish_run(

@@ -43,6 +43,7 @@ def render_page(result: ResultDict) -> str:
 
 
 def _build_section(step: dict[str, Any]) -> dict[str, Any]:
+    """Return the template variables of one step of the walkthrough."""
     solution, published = step["solution"], step["published"]
     chart = build_chart(solution, has_title=False, published_weights=published and published["weights"])
     return {

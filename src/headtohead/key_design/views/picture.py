@@ -67,6 +67,7 @@ def _build_walkthrough_chart(walkthrough: ResultDict) -> Chart:
     """Return all steps, one below the other."""
 
     def build(layout: Layout, datasets: ChartDatasets) -> AltairChart:
+        """Stack the charts of all steps."""
         steps = []
         for step in walkthrough["steps"]:
             published = step["published"] and step["published"]["weights"]
@@ -85,6 +86,7 @@ def _build_walkthrough_chart(walkthrough: ResultDict) -> Chart:
 def _build_panels(
     result: ResultDict, layout: Layout, datasets: ChartDatasets, published_weights: Sequence[float] | None = None
 ) -> alt.HConcatChart | alt.VConcatChart:
+    """Draw the keys in a plane, the scores, and the weights or the weight matrix, side by side or stacked."""
     keys = np.array(result["keys"])
     old = np.array([result["old"][result["at"]]]) if result["kind"] == "replacement" else None
     query = np.array(result["query"])
@@ -156,6 +158,7 @@ def _build_plane_panel(
 
 
 def _draw_axes(projection: KeyProjection, plane: _Plane) -> list[alt.Chart]:
+    """Draw the coordinate axes of projected keys and their names."""
     ends: list[ChartRow] = [
         {"x": x1 + 0.09 * (x1 - x0), "y": y1 + 0.09 * (y1 - y0), "name": name}
         for name, ((x0, y0), (x1, y1)) in projection.axis_segments
@@ -255,6 +258,7 @@ def _compute_query_arrows(result: ResultDict, projection: KeyProjection) -> list
 
 
 def _draw_arrows(arrows: Sequence[ChartRow], plane: _Plane) -> list[alt.Chart]:
+    """Draw queries as arrows, labelled if there are few."""
     if not arrows:
         return []
     rows = [{name: value for name, value in arrow.items() if name != "edge"} for arrow in arrows]

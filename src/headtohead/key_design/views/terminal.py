@@ -34,6 +34,7 @@ def print_result(result: ResultDict) -> None:
 
 
 def _print_design(console: Console, result: ResultDict, title: str, published: dict[str, Any] | None) -> None:
+    """Print the outcome, the explanation and the table of one design."""
     console.print(f"[bold {OUTCOME_COLORS[format_outcome(result)]}]{escape(title)}[/]", soft_wrap=False)
     print_indented(escape(result["reason"]))
     for name, text in build_summary(result).items():
@@ -44,6 +45,7 @@ def _print_design(console: Console, result: ResultDict, title: str, published: d
 
 
 def _print_walkthrough(console: Console, walkthrough: ResultDict) -> None:
+    """Print every step of the walkthrough with the published answer and its limits."""
     console.print("[bold]Design questions of a course report[/]")
     print_indented(f"{escape(walkthrough['reason'])}\n")
     for index, step in enumerate(walkthrough["steps"]):

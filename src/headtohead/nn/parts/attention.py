@@ -172,6 +172,9 @@ class MultiHeadAttention(Attention):
     def forward(
         self, x: HiddenStates, attention_context: AttentionContext, layer_index: int
     ) -> tuple[HiddenStates, AttentionWeights | None]:
+        """Project, rotate, attend and merge heads; return the output, (batch, length, width), and the attention
+        weights.
+        """
         q, k, v = self.projection(x)
         position_ids = attention_context.query_positions
         for part in attention_context.position_parts:

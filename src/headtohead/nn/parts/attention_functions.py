@@ -165,6 +165,7 @@ class _SplitIntoBlocks(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        """Sum the gradients of overlapping blocks back into a tensor of the original length."""
         layout, (before, after) = ctx.layout, ctx.neighbors
         parts = gradients[0].unflatten(2, (-1, layout.block_size)).unflatten(0, (-1, layout.num_blocks)).transpose(1, 2)
         whole = parts.new_zeros(*parts.shape[:2], layout.num_blocks + before + after, *parts.shape[4:])

@@ -114,6 +114,7 @@ class ReweightHeads(Merge):
 
     @property
     def violates(self) -> frozenset[Invariant]:
+        """Return the invariants that pooling over the sequence or the batch violates."""
         if not self.at_inference and not self.training:
             return frozenset()
         violated: set[Invariant] = {"kv-cache"}
@@ -127,6 +128,7 @@ class ReweightHeads(Merge):
     def forward(
         self, head_outputs: HeadOutputs, attention_mask: AttentionMask | None = None, past_state: Tensor | None = None
     ) -> tuple[HeadOutputs, Tensor | None]:
+        """Multiply each head by a weight computed from its norm over the sequence or the batch."""
         if not self.at_inference and not self.training:
             return head_outputs, None
         axes = (2, 3) if self.over == "sequence" else (0, 2, 3)
@@ -149,6 +151,10 @@ class CausalReweightHeads(Merge):
     def forward(
         self, head_outputs: HeadOutputs, attention_mask: AttentionMask | None = None, past_state: Tensor | None = None
     ) -> tuple[HeadOutputs, Tensor | None]:
+        """Multiply each head by a weight computed from its norm over the tokens so far.
+
+        The state is the sum of squares over past tokens, (batch, heads, 1, 1).
+        """
         energy = zero_padding(head_outputs, attention_mask).square().sum(3, keepdim=True).cumsum(2)
         if past_state is not None:
             energy = energy + past_state

@@ -138,6 +138,7 @@ class RotaryPosition(Position):
         self.frequency: Tensor
 
     def rotate(self, x: Heads, position_ids: PositionIds) -> Tensor:
+        """Rotate pairs of dimensions of queries or keys by angles proportional to their positions."""
         angle = (position_ids[..., None] * self.frequency).unsqueeze(-3)  # (*b, 1, length, rotary_dim / 2)
         cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
         # Dimension i is paired with i + rotary_dim / 2, as in Llama, not with its neighbour as in the paper. The two

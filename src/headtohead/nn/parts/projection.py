@@ -59,6 +59,7 @@ class MLPProjection(Projection):
         self.query, self.key, self.value = (self._build_network(depth, hidden_width, bias) for _ in range(3))
 
     def _build_network(self, depth: int, hidden: int, bias: bool) -> nn.Sequential:
+        """Return an MLP with `depth` hidden layers from width to heads * head_dim."""
         widths = [self.sizes.width, *[hidden] * depth]
         modules: list[nn.Module] = []
         for in_features, out_features in pairwise(widths):

@@ -28,6 +28,7 @@ def register_part(slot: str, name: str) -> Callable[[PartClass], PartClass]:
     """Return a class decorator that registers a part under `name` in `slot`."""
 
     def register(part_class: PartClass) -> PartClass:
+        """Store the class in the registry; raise PartError if another file defines the same name."""
         if slot not in SLOTS:
             hint = format_suggestion(slot, SLOTS)
             raise PartError(f"{part_class.__name__}: unknown slot {slot!r}{hint} (slots: {', '.join(SLOTS)})")
@@ -47,6 +48,7 @@ def _get_source_file(part_class: type) -> str:
 
 
 def get_part_class(slot: str, name: str) -> type[Part]:
+    """Return the class registered for a slot and name; raise PartError with the closest name if there is none."""
     load_builtin_parts()
     if (slot, name) not in _registry:
         names = list_part_names(slot)

@@ -98,6 +98,7 @@ def render_document(title: str, introduction: Sequence[str], sections: Iterable[
 
 
 def _render_block(block: Block, charts_folder: str) -> list[str]:
+    """Return a block as LaTeX lines."""
     match block:
         case UserText():
             return [render_markup(block.markdown, LATEX_SYNTAX)]

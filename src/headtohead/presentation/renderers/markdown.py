@@ -61,6 +61,7 @@ def render_markdown_sections(sections: Iterable[Section], charts_folder: str = "
 
 
 def _render_markdown_block(block: Block, section_title: str) -> list[str]:
+    """Return a block as Markdown lines."""
     match block:
         case UserText():
             return [block.markdown.strip(), ""]

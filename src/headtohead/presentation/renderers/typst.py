@@ -88,6 +88,7 @@ class TypstDocument:
         return "\n".join(lines) + "\n"
 
     def _render_block(self, block: Block) -> list[str]:
+        """Return a block as typst markup."""
         match block:
             case Paragraph():
                 lead = f"#strong({_quote(block.lead)}) " if block.lead else ""

@@ -39,6 +39,7 @@ def render_markup(text: str, syntax: MarkupSyntax) -> str:
 
 
 def _render_node(node: SyntaxTreeNode, syntax: MarkupSyntax) -> str:
+    """Render a node of the Markdown syntax tree and its children."""
     match node.type:
         case "text":
             return syntax.escape(node.content)

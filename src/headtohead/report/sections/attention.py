@@ -28,6 +28,7 @@ MAPS_NOTE = (
 
 
 def build_heads_section(context: ReportContext) -> Section | None:
+    """Return chart and table of the measures of every attention head."""
     table = build_heads_table(context.findings)
     if not table.rows:
         return None
@@ -44,6 +45,7 @@ def build_heads_section(context: ReportContext) -> Section | None:
 
 
 def build_maps_section(context: ReportContext) -> Section | None:
+    """Return attention maps before and after training."""
     maps = [_prepare_maps(name, training_maps) for name, training_maps in context.load_attention_maps().items()]
     if not maps:
         return None
@@ -54,6 +56,7 @@ def build_maps_section(context: ReportContext) -> Section | None:
 
 
 def _prepare_maps(variant: str, training_maps: thumbnails.TrainingMaps) -> dict[str, Any]:
+    """Return the template variables for the maps of one variant."""
     tokens = training_maps.tokens[: thumbnails.MAX_TOKENS]
     num_heads = max((len(heads) for heads in training_maps.after.values()), default=1)
     return {

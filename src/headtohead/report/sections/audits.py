@@ -22,6 +22,7 @@ AUDIT_COLUMNS = make_text_columns("audit", "result", "procedure", "observation",
 
 
 def build_audits_section(context: ReportContext) -> Section | None:
+    """Return the audits of every variant's models."""
     audits = context.findings.audits
     if not any(audits.values()):
         return None
@@ -31,6 +32,7 @@ def build_audits_section(context: ReportContext) -> Section | None:
 
 
 def build_data_section(context: ReportContext) -> Section | None:
+    """Return the corpus, its audits and the scores of simple baselines."""
     findings = context.findings
     audits = findings.data_audits
     tables = build_corpus_table(findings), build_attribution_table(findings), build_simple_baselines_table(findings)
@@ -111,6 +113,7 @@ def build_data_audits_table(findings: Findings) -> Table:
 
 
 def build_corpus_table(findings: Findings) -> Table:
+    """Return rows, tokens and unknown tokens of every split."""
     corpus = findings.corpus
     columns = make_text_columns("split") + make_numeric_columns("rows", "tokens", format=number_format.format_count)
     columns += make_numeric_columns(unknown="unknown tokens", format=number_format.format_percentage)

@@ -20,6 +20,7 @@ def list_judged_comparisons(findings: Findings) -> list[ComparisonFindings]:
 
 
 def build_comparisons_section(context: ReportContext) -> Section | None:
+    """Return chart and verdicts of every comparison between variants."""
     findings = context.findings
     comparisons = list_judged_comparisons(findings)
     if not comparisons:

@@ -23,6 +23,7 @@ ScoresByStep = dict[int, dict[str, float]]
 
 
 def build_curves_section(context: ReportContext) -> Section | None:
+    """Return learning curves, differences from the baseline, and the fit on train and validation data."""
     findings = context.findings
     curves = build_learning_curves(findings)
     if curves is None:

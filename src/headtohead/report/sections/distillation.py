@@ -26,6 +26,7 @@ def build_headline_section(context: ReportContext) -> Section | None:
 
 
 def build_distillation_section(context: ReportContext) -> Section | None:
+    """Return scores, costs, verdicts and sample summaries of teacher and students."""
     findings = context.findings
     tables = {table.name: table for table in distillation_tables.build_tables(findings)}
     if not tables:

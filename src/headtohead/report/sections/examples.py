@@ -90,6 +90,7 @@ def build_probe_sentences_section(context: ReportContext) -> Section | None:
 
 
 def build_probe_sentences_table(findings: Findings) -> Table:
+    """Return the perplexity or predicted class of every probe sentence, by variant."""
     scores = findings.sentences
     texts = findings.experiment.probe.sentences if findings.experiment else {}
     columns = make_text_columns("sentence", "text", "variant", figure="perplexity or class")

@@ -16,6 +16,7 @@ from headtohead.report.paired_chart import build_paired_score_chart
 
 
 def build_scores_section(context: ReportContext) -> Section | None:
+    """Return the mean scores, the paired scores as a chart, and the scores of every seed."""
     pairs = findings_view.pair_scores_by_seed(context.findings)
     blocks: list[Block] = []
     if (table := build_scores_table(context.findings)).rows:
@@ -64,6 +65,7 @@ def build_scores_table(findings: Findings) -> Table:
 
 
 def _make_score_cell(scores: list[float], metric: str) -> Cell:
+    """Return the mean over seeds with its standard deviation."""
     if not scores:
         return Cell(number_format.MISSING_VALUE)
     mean = average_over_seeds(metric, scores)
@@ -72,6 +74,7 @@ def _make_score_cell(scores: list[float], metric: str) -> Cell:
 
 
 def build_scores_by_seed_table(findings: Findings) -> Table:
+    """Return one row per variant and evaluation set, with one column per seed."""
     metric = findings_view.get_metric(findings)
     unknown_rates = findings_view.get_unknown_token_rates(findings)
     seeds = sorted({seed for by_split in findings.scores.values() for pairs in by_split.values() for seed, _ in pairs})

@@ -21,6 +21,7 @@ CAPTIONS = {
 
 
 def build_search_section(context: ReportContext) -> Section | None:
+    """Return a summary of the search, its charts, and tables of points and effects."""
     sentences = phrasing.describe_search(context.findings)
     if not sentences:
         return None

@@ -82,6 +82,7 @@ def prepare_verdict(verdict: Verdict, metric: str) -> VerdictCard:
 
 
 def _format_detectable(verdict: Verdict, metric: str) -> str:
+    """Return the minimum detectable effect with two digits."""
     size = verdict.min_detectable_effect
     if metric in ("perplexity", "accuracy") and size >= 1:
         return "too few seeds"
@@ -102,6 +103,7 @@ def split_paragraphs(text: str) -> list[str]:
 
 
 def build_verdicts_table(context: ReportContext) -> Table:
+    """Return one row per verdict: effect, intervals, noise and the data needed to settle it."""
     columns = [
         *make_text_columns("variant", "verdict"),
         *make_numeric_columns(EFFECT_TITLES),
@@ -126,6 +128,7 @@ def build_verdicts_table(context: ReportContext) -> Table:
 
 
 def _make_verdict_row(verdict: Verdict, metric: str) -> list[Any]:
+    """Return the cells of one verdict."""
     seed_interval = verdict.seed_interval
     decimals = number_format.choose_decimals(metric, verdict.interval)
     additional_data = [(verdict.additional_seeds, "seeds"), (verdict.additional_documents, "documents")]
@@ -159,6 +162,7 @@ def make_effect_cells(row: Verdict, metric: str, *, with_means: bool = True) -> 
 
 
 def build_secondary_results_table(findings: Findings) -> Table:
+    """Return the effects on evaluation sets other than the primary one."""
     metric = findings_view.get_metric(findings)
     columns = make_text_columns(text="evaluation set", variant="variant")
     columns += make_numeric_columns(EFFECT_TITLES) + make_text_columns(outcome="result")

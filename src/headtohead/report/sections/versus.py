@@ -57,6 +57,7 @@ def build_noise_section(context: ReportContext) -> Section | None:
 
 
 def build_noise_table(context: ReportContext) -> Table:
+    """Return the change that each number of seeds can detect."""
     versus = context.findings.versus
     assert versus is not None
     assert versus.noise is not None

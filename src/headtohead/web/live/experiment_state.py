@@ -206,6 +206,7 @@ class ExperimentReader:
         return written > 0 and all(_get_stat(run.folder / "result.json")[0] <= written for run in finished)
 
     def _read_trial_status(self, variant: str, seed: int, is_training: bool) -> TrialProgress:
+        """Return the state of one trial from the files in its run folder."""
         run, trial = self.runs.run(variant, seed), TrialProgress(variant, seed)
         if not is_inside(run.folder, self.root):  # a link that leaves the runs folder
             return trial
@@ -243,6 +244,7 @@ class ExperimentReader:
     def _derive_status(
         self, trials: list[TrialProgress], is_training: bool, *, has_adaptive_seeds: bool
     ) -> ExperimentStatus:
+        """Return the state of the experiment from the states of its trials."""
         if is_training:
             return "running"
         states = {trial.state for trial in trials}

@@ -59,6 +59,7 @@ def main() -> None:
 
 
 def _handle_request(request: JsonDict) -> JsonDict:
+    """Render learning curves or a forest plot; compute interim findings first if there are none."""
     from headtohead.experiment.schemas import Findings
 
     if request["action"] == "curves":
@@ -86,6 +87,7 @@ def _compute_interim_findings(experiment_folder: Path) -> Findings:
 
 
 def _render_learning_curves(findings: Findings) -> JsonDict | None:
+    """Return the rendered learning curves, or None without curves."""
     from headtohead.presentation.renderers.html import render_chart
     from headtohead.report.curve_charts import build_learning_curves
 
@@ -94,6 +96,7 @@ def _render_learning_curves(findings: Findings) -> JsonDict | None:
 
 
 def _render_forest_plot(findings: Findings) -> JsonDict:
+    """Return the rendered forest plot of the verdicts."""
     from headtohead.experiment import findings_view
     from headtohead.presentation.renderers.html import render_chart
     from headtohead.report.forest import build_forest_plot

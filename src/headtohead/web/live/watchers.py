@@ -93,6 +93,7 @@ class ExperimentWatcher:
         self._notify_clients()
 
     async def _poll(self) -> None:
+        """Read the experiment repeatedly; wait longer the more CPU time an update takes."""
         try:
             while True:
                 start = time.process_time()
@@ -176,6 +177,7 @@ class ExperimentWatcher:
         self._next_render_time[region_name] = time.monotonic() + COOLDOWN_FACTOR * min(time.monotonic() - start, 3)
 
     async def _render_verdicts(self, state: ExperimentState) -> bool:
+        """Render final or interim verdicts; return whether the render worker responded."""
         if not any(trial.state == "finished" and trial.variant == "baseline" for trial in state.trials):
             return True
         judged, findings = self.reader.judged(state), self.reader.findings()
@@ -189,6 +191,7 @@ class ExperimentWatcher:
         return bool(response)
 
     async def _render_curves(self, state: ExperimentState) -> bool:
+        """Render the learning curves; return whether the render worker responded."""
         longest = max((len(p) for by in state.curves.values() for s in by.values() for p in s.values()), default=0)
         if longest == 0 or (longest == 1 and state.state == "running"):  # a single point is not a curve
             return True

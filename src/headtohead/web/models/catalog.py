@@ -79,6 +79,7 @@ class ModelCatalog:
         return groups
 
     def _iterate_entries(self) -> Iterator[CatalogEntry]:
+        """Yield trained models, up to MAX_LISTED_RUNS, then pretrained ones."""
         count = 0
         for name, folder in self.folders.experiments().items():
             for variant, seed in self._list_saved_runs(folder):
@@ -115,6 +116,7 @@ class ModelCatalog:
         return sorted(runs, key=lambda run: (run[0] != "baseline", run))
 
     def _has_saved_model(self, run_folder: Path) -> bool:
+        """Return whether a run folder holds a saved model and no link that leaves the runs folder."""
         root = self.folders.root
         return all(
             (run_folder / name).is_file() and is_inside(run_folder / name, root)
@@ -122,6 +124,7 @@ class ModelCatalog:
         )
 
     def _build_run_entry(self, experiment_name: str, folder: Path, variant: str, seed: int) -> CatalogEntry:
+        """Return the catalog entry of a trained model."""
         run = folder / variant / f"seed-{seed}"
         experiment = ExperimentReader(self.folders.root, experiment_name).experiment()
         can_generate = experiment is not None and experiment.spec.target.is_causal
@@ -129,6 +132,7 @@ class ModelCatalog:
         return CatalogEntry(key, experiment_name, label, str(run), True, can_generate, self._list_checkpoints(run))
 
     def _list_checkpoints(self, run_folder: Path) -> tuple[tuple[str, str], ...]:
+        """Return the checkpoints of a run with descriptions, from before to after training."""
         checkpoints = []
         for name in _list_subfolder_names(run_folder):
             step = re.fullmatch("checkpoint-([0-9]{1,12})", name)
@@ -138,6 +142,7 @@ class ModelCatalog:
         return ((INITIAL_CHECKPOINT, "before training"), *steps, (FINAL_CHECKPOINT, "after training"))
 
     def _list_pretrained_entries(self) -> dict[str, CatalogEntry]:
+        """Return pretrained models by key: those given on the command line and installed weight packages."""
         named = {
             key: CatalogEntry(
                 key, "Pretrained", _derive_model_title(place), place, False, _is_language_model(Path(place))

@@ -67,6 +67,7 @@ class RequestScheduler:
         self.current_id: int | None = None
 
     def run(self) -> None:
+        """Process requests in turn, one response at a time, so that a long request does not block the others."""
         while True:
             while not self.active_requests or not self.inbox.empty():
                 message = self.inbox.get()
@@ -89,6 +90,7 @@ class RequestScheduler:
             raise ComputeLimitError
 
     def _advance_request(self, request: ActiveRequest) -> None:
+        """Compute and send the next response of a request; queue the request again unless it is complete."""
         try:
             response = None if request.number in self.cancelled_ids else self._step(request)
         except RequestCancelledError:
@@ -106,6 +108,7 @@ class RequestScheduler:
             self.active_requests.append(request)
 
     def _step(self, request: ActiveRequest) -> JsonDict | None:
+        """Compute the next response within the limits on CPU time; return None at the end."""
         start = time.process_time()
         signal.setitimer(
             signal.ITIMER_PROF, self.step_limit_seconds, 1.0

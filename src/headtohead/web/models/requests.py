@@ -76,6 +76,7 @@ class ModelCache:
             cached.active_users -= 1
 
     def _evict_until_fits(self, size_bytes: int) -> None:
+        """Remove idle models, least recently used first, until `size_bytes` more fit into the cache."""
         if size_bytes > self.max_bytes:
             raise ModelError(f"this model needs {size_bytes >> 20:,} MB; the limit is {self.max_bytes >> 20:,} MB")
         for key, cached in list(self.cached_models.items()):
@@ -102,6 +103,7 @@ def _compute_cache_key_and_size(load_request: JsonDict) -> tuple[tuple[str, str,
 
 
 def _load_model(load_request: JsonDict) -> ModelBundle:
+    """Load a pretrained model, or a checkpoint of a run."""
     if not load_request["run"]:
         return load_pretrained(load_request["place"])
     folder, checkpoint = Path(load_request["place"]), load_request["checkpoint"]
@@ -137,6 +139,7 @@ def compute_attention_maps(request: JsonDict) -> Iterator[JsonDict]:
 
 @torch.no_grad()
 def _check_attention_size(bundle: ModelBundle, text: str) -> None:
+    """Raise RequestError if the attention maps of the text would hold too many weights."""
     ids = bundle.tokenizer.encode(text)[: bundle.model.context]
     if len(ids) < 2:
         return
@@ -220,6 +223,7 @@ def generate_side_by_side(request: JsonDict) -> Iterator[JsonDict]:
 def _stream_generation(
     column_index: int, bundle: ModelBundle, strategy: Strategy, request: JsonDict
 ) -> Iterator[JsonDict]:
+    """Yield one event per generated token of one column, or an error event."""
     options = {
         "max_new_tokens": request["max_new_tokens"],
         "seed": request["seed"],
@@ -240,6 +244,7 @@ def _stream_generation(
 
 
 def _check_strategy_limits(strategy: Strategy) -> None:
+    """Raise RequestError if a decoding strategy exceeds the limits of the web app."""
     limits: Sequence[tuple[str, str, int]] = (
         ("beam", "beams", MAX_BEAMS),
         ("contrastive", "k", MAX_CONTRASTIVE_CANDIDATES),

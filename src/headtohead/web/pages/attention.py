@@ -48,6 +48,7 @@ class AttentionRequest(BaseModel):
 
 @router.get("/attention")
 def show_attention_page(request: Request, context: AppContextDep, model: str = "", text: str = "") -> HTMLResponse:
+    """Show the form for attention maps."""
     response = render_page(
         request,
         "attention_form.html",
@@ -68,6 +69,7 @@ def list_models(context: AppContextDep) -> list[dict[str, Any]]:
 
 
 def describe_model(entry: CatalogEntry) -> dict[str, Any]:
+    """Return the public fields of a catalog entry."""
     return {
         "key": entry.key,
         "name": entry.name,

@@ -102,6 +102,7 @@ def show_experiment_list(request: Request, context: AppContextDep) -> HTMLRespon
 
 @router.get("/experiments/{name}")
 def show_experiment(request: Request, name: str, context: AppContextDep) -> HTMLResponse:
+    """Show the live state, verdicts, settings and audits of an experiment."""
     reader, live = read_experiment_state(context, name)
     return render_page(
         request,
@@ -208,6 +209,7 @@ def resume_experiment(name: str, context: AppContextDep) -> RedirectResponse:
 def add_seeds(
     name: str, context: AppContextDep, form_data: Annotated[dict[str, str], Depends(parse_form)]
 ) -> RedirectResponse:
+    """Train additional seeds of an experiment."""
     num_seeds = form_data.get("num_seeds", "").strip()
     if not num_seeds.isascii() or not num_seeds.isdigit():
         raise RequestError("num_seeds: must be an integer")

@@ -75,6 +75,7 @@ class NextTokenRequest(PromptRequest):
 
 @router.get("/playground")
 def show_playground_page(request: Request, context: AppContextDep, model: str = "") -> HTMLResponse:
+    """Show the form that generates text with several models and decoding strategies."""
     return render_page(
         request,
         "playground.html",
@@ -126,6 +127,7 @@ def _get_generative_model(catalog: ModelCatalog, key: str) -> dict[str, Any]:
 async def _stream_json_lines(
     first_response: dict[str, Any], responses: AsyncGenerator[dict[str, Any]]
 ) -> AsyncIterator[bytes]:
+    """Yield the responses as JSON lines, with a final line that reports success or failure."""
     async with aclosing(responses):
         try:
             yield _encode_json_line(first_response)

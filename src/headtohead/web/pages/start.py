@@ -79,6 +79,7 @@ async def _render_form(
     errors: Any = (),
     estimate: dict[str, Any] | None = None,
 ) -> HTMLResponse:
+    """Render the form for a new experiment with values, errors and cost estimate."""
     recipe, schema, full = form_data["recipe"], context.estimator.schema(), forms.is_checked(form_data, "full")
     groups = await run_in_threadpool(forms.build_fields, recipe, context.files, schema, full=full)
     changed = await run_in_threadpool(forms.find_changed_fields, form_data, context.files, schema)
