@@ -51,16 +51,16 @@ class RequestError(HeadToHeadError):
 class ValidationIssue:
     """One error in an experiment file.
 
-    `place` is the dotted key, `allowed` lists the accepted values, and `suggestion` is the closest of them.
+    `location` is the dotted key, `allowed` lists the accepted values, and `suggestion` is the closest of them.
     """
 
-    place: str
+    location: str
     message: str
     allowed: tuple[str, ...] = ()
     suggestion: str | None = None
 
     def __str__(self) -> str:
-        lines = [f"{truncate_text(self.place, 200)}: {truncate_text(self.message)}"]
+        lines = [f"{truncate_text(self.location, 200)}: {truncate_text(self.message)}"]
         if self.suggestion:
             lines.append(f"    did you mean {self.suggestion!r}?")
         if self.allowed:
@@ -69,14 +69,14 @@ class ValidationIssue:
 
 
 class ConfigError(RequestError):
-    """Raised if an experiment file or a `--set` option is invalid. `faults` holds every issue."""
+    """Raised if an experiment file or a `--set` option is invalid. `issues` holds all of them."""
 
     def __init__(self, source: str, issues: Iterable[ValidationIssue]) -> None:
         self.source = source
-        self.faults = tuple(issues)
-        count = len(self.faults)
+        self.issues = tuple(issues)
+        count = len(self.issues)
         header = f"{source}: {count} error{'s' if count != 1 else ''}"
-        lines = ["  " + str(issue).replace("\n", "\n  ") for issue in self.faults[:MAX_SHOWN_ISSUES]]
+        lines = ["  " + str(issue).replace("\n", "\n  ") for issue in self.issues[:MAX_SHOWN_ISSUES]]
         lines += [f"  and {count - MAX_SHOWN_ISSUES} more"] if count > MAX_SHOWN_ISSUES else []
         super().__init__("\n".join([header, *lines]))
 

@@ -46,7 +46,7 @@ def file(tmp_path):
 def find_issues(path: Path, *settings: str) -> dict[str, object]:
     with pytest.raises(ConfigError, match="error") as caught:
         loading.load_experiment(path, settings)
-    return {fault.place: fault for fault in caught.value.faults}
+    return {issue.location: issue for issue in caught.value.issues}
 
 
 def test_a_good_file_becomes_frozen_data(file):

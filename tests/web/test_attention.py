@@ -126,7 +126,7 @@ def test_links_that_lead_out_of_runs_are_no_models(trained: Path, tmp_path: Path
     run.mkdir(parents=True)
     for name in ("config.json", "model.safetensors"):
         (run / name).symlink_to(trained / "tiny" / "alibi" / "seed-0" / name)
-    catalog = ModelCatalog(ExperimentFolders.at(runs))
+    catalog = ModelCatalog(ExperimentFolders.open_root(runs))
     assert "own" not in catalog.list_by_group()
     for key in ("run/own/variant/0", "run/own/linked/0", "run/own/files/0"):
         with pytest.raises(NameNotFoundError, match="no such model"):
@@ -135,7 +135,7 @@ def test_links_that_lead_out_of_runs_are_no_models(trained: Path, tmp_path: Path
 
 def test_a_pretrained_folder_is_known_by_its_name_only(trained: Path) -> None:
     folder = trained / "tiny" / "alibi" / "seed-0"
-    found = ModelCatalog(ExperimentFolders.at(trained), [str(folder)]).find("pretrained/seed-0")
-    assert found.place == str(folder) and found.name == "seed-0"
+    found = ModelCatalog(ExperimentFolders.open_root(trained), [str(folder)]).find("pretrained/seed-0")
+    assert found.location == str(folder) and found.name == "seed-0"
     with pytest.raises(NameNotFoundError, match="no such model"):
-        ModelCatalog(ExperimentFolders.at(trained)).find("pretrained/seed-0")
+        ModelCatalog(ExperimentFolders.open_root(trained)).find("pretrained/seed-0")

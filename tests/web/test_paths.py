@@ -95,10 +95,10 @@ def test_a_link_inside_the_runs_is_an_experiment_like_any_other(runs: Path) -> N
 
 def test_an_experiment_or_a_file_in_the_place_of_the_runs_is_said(runs: Path) -> None:
     with pytest.raises(RequestError, match="is a single experiment; give its parent folder"):
-        ExperimentFolders.at(runs / "done")
+        ExperimentFolders.open_root(runs / "done")
     with pytest.raises(RequestError, match="is not a folder"):
-        ExperimentFolders.at(runs / "done" / "experiment.json")
-    assert ExperimentFolders.at(runs / "new").experiments() == {}
+        ExperimentFolders.open_root(runs / "done" / "experiment.json")
+    assert ExperimentFolders.open_root(runs / "new").experiments() == {}
 
 
 def test_scripts_in_names_questions_verdicts_and_messages_are_text(client: TestClient, runs: Path) -> None:

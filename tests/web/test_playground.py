@@ -211,7 +211,7 @@ def test_a_client_that_goes_away_stops_its_text(trained: Path) -> None:
 
 def test_requests_take_turns_and_too_many_are_turned_away(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "MAX_QUEUED_REQUESTS", 2)
-    named = ModelCatalog(ExperimentFolders.at(trained)).find(BASELINE).to_load_request("after")
+    named = ModelCatalog(ExperimentFolders.open_root(trained)).find(BASELINE).to_load_request("after")
     question = {
         "models": [named],
         "strategies": ["greedy"],
@@ -307,7 +307,7 @@ def test_a_step_that_computes_too_long_is_given_up(turns: Any) -> None:
 
 def asked_of(trained: Path, **more: Any) -> dict[str, Any]:
     """A question for the model process itself."""
-    named = ModelCatalog(ExperimentFolders.at(trained)).find(BASELINE).to_load_request("after")
+    named = ModelCatalog(ExperimentFolders.open_root(trained)).find(BASELINE).to_load_request("after")
     given = {
         "models": [named],
         "strategies": ["greedy"],
@@ -405,7 +405,7 @@ def test_the_limits_are_those_that_the_guide_names() -> None:
 
 
 def test_the_last_models_stay_loaded_within_a_bound(trained: Path) -> None:
-    catalog = ModelCatalog(ExperimentFolders.at(trained))
+    catalog = ModelCatalog(ExperimentFolders.open_root(trained))
     one, other = (catalog.find(key).to_load_request("after") for key in (BASELINE, ALIBI))
     size = (trained / "tiny" / "baseline" / "seed-0" / "model.safetensors").stat().st_size
     shelf = ModelCache(int(1.5 * size))

@@ -89,9 +89,9 @@ def encode_text(
     if not text_ids:
         raise ModelError(f"{text!r}: the tokenizer returns no tokens for this text")
     max_text_tokens = max(1, context_length - len(prefix_ids) - len(suffix_ids))
-    kept = text_ids[:max_text_tokens]
-    unknown = sum(token_id == tokenizer.unk_id for token_id in kept)
-    if unknown == len(kept):
+    kept_ids = text_ids[:max_text_tokens]
+    unknown = sum(token_id == tokenizer.unk_id for token_id in kept_ids)
+    if unknown == len(kept_ids):
         raise ModelError(f"{text!r}: every word of this text is unknown to the model")
     notes = []
     if len(text_ids) > max_text_tokens:
@@ -101,7 +101,7 @@ def encode_text(
         )
     if unknown:
         notes.append(f"{'1 word is' if unknown == 1 else f'{unknown:,} words are'} unknown to the model.")
-    ids = (*prefix_ids, *kept, *suffix_ids)
+    ids = (*prefix_ids, *kept_ids, *suffix_ids)
     return EncodedText(
         text, ids, tuple(format_token(tokenizer.id_to_token(token_id)) for token_id in ids), tuple(notes)
     )

@@ -81,7 +81,7 @@ def pool_max_abs(weights: WeightArray, pool_size: int) -> WeightArray:
 
 def format_shares(shares: Mapping[str, float | None]) -> str:
     """Format weights by position: 30 % on the token itself, 20 % on the previous token."""
-    return ", ".join(f"{100 * (weight or 0):.0f} % on {place}" for place, weight in shares.items())
+    return ", ".join(f"{100 * (weight or 0):.0f} % on {position}" for position, weight in shares.items())
 
 
 def truncate_label(text: str, max_length: int = 14) -> str:
@@ -92,9 +92,9 @@ def truncate_label(text: str, max_length: int = 14) -> str:
 
 def choose_legend_ticks(exponent: float, is_difference: bool = False) -> list[float]:
     """Return weights to label on the scale, none too close to another."""
-    kept = [1.0]
+    ticks = [1.0]
     for weight in (0.5, 0.1, 0.01, 0.001):
-        if kept[-1] ** exponent - weight**exponent > 0.15 and weight**exponent > 0.15:
-            kept.append(weight)
-    positive = [0.0, *reversed(kept)]
-    return [-weight for weight in kept] + positive if is_difference else positive
+        if ticks[-1] ** exponent - weight**exponent > 0.15 and weight**exponent > 0.15:
+            ticks.append(weight)
+    positive = [0.0, *reversed(ticks)]
+    return [-weight for weight in ticks] + positive if is_difference else positive

@@ -161,10 +161,12 @@ def _aggregate_seeds(heads_by_seed: Sequence[Sequence[HeadMeasures]]) -> list[He
 
 
 def _summarize_values(values: Sequence[float | None]) -> SeedEstimate | None:
-    known = [value for value in values if value is not None]
-    if not known:
+    measured_values = [value for value in values if value is not None]
+    if not measured_values:
         return None
-    return SeedEstimate(mean=statistics.fmean(known), interval=compute_average_interval("loss", known))
+    return SeedEstimate(
+        mean=statistics.fmean(measured_values), interval=compute_average_interval("loss", measured_values)
+    )
 
 
 def _count_true(flags: Sequence[bool | None]) -> int | None:

@@ -167,10 +167,12 @@ def _iter_unused_groups(network: nn.Module, optimizer: ScheduledOptimizer) -> It
             available |= {"device_type": "cpu", "device": "cpu"}
             parameters = inspect.signature(method).parameters
             try:
-                own = _collect_groups(method(**{key: value for key, value in available.items() if key in parameters}))
+                own_groups = _collect_groups(
+                    method(**{key: value for key, value in available.items() if key in parameters})
+                )
             except Exception:  # noqa: BLE001  (the method has another signature)
-                own = {}
-            if own != groups:
+                own_groups = {}
+            if own_groups != groups:
                 yield f"{type(network).__name__}.{name}()"
     for name, parameter in network.named_parameters():
         is_marked = any(getattr(parameter, mark, False) for mark in NO_DECAY_MARKS)

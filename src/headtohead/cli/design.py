@@ -127,9 +127,9 @@ def replace_key(
     from headtohead import key_design
 
     goals = {"--select": select, "--average": average, "--weights": weights}
-    given = [option for option, value in goals.items() if value]
-    if len(given) != 1:
-        message = f"replace-key: give exactly one of {', '.join(goals)}; got {' and '.join(given) or 'none'}"
+    given_options = [option for option, value in goals.items() if value]
+    if len(given_options) != 1:
+        message = f"replace-key: give exactly one of {', '.join(goals)}; got {' and '.join(given_options) or 'none'}"
         raise RequestError(message)
     chosen = None
     if average is not None:

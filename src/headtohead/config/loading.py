@@ -214,12 +214,12 @@ def _build_and_check(
     experiment, issues = _validate_config(raw)
     if check:
         issues += check(raw)
-    seen = {(issue.place, issue.message) for issue in issues}
+    file_issues = {(issue.location, issue.message) for issue in issues}
 
     def check_changes(changes: RawConfig) -> list[ValidationIssue]:
         """Return the issues of the file with these changes that the file itself does not have."""
         issues = _check_changes(raw, changes, check)
-        return [issue for issue in issues if (issue.place, issue.message) not in seen]
+        return [issue for issue in issues if (issue.location, issue.message) not in file_issues]
 
     variants = raw.get("variants", {})
     if isinstance(variants, dict) and len(variants) > MAX_VARIANTS:
@@ -244,23 +244,23 @@ def _fill_defaults(raw: RawConfig, name: str) -> RawConfig:
 
 def _check_variant(variant: str, changes: Any, check_changes: ConfigCheck) -> list[ValidationIssue]:
     """Return the issues of one variant, with places that begin with `variants.NAME`."""
-    place = f"variants.{variant}"
+    location = f"variants.{variant}"
     if variant == BASELINE:
-        return [ValidationIssue(place, "is reserved for the unchanged settings; choose another name")]
+        return [ValidationIssue(location, "is reserved for the unchanged settings; choose another name")]
     if not FOLDER_NAME_PATTERN.fullmatch(variant):
-        return [ValidationIssue(place, FOLDER_NAME_RULE)]
+        return [ValidationIssue(location, FOLDER_NAME_RULE)]
     if not isinstance(changes, dict) or not changes:
-        return [ValidationIssue(place, 'has no settings; write what it replaces, as in model.position = "alibi"')]
+        return [ValidationIssue(location, 'has no settings; write what it replaces, as in model.position = "alibi"')]
     issues = []
     for table in changes:
         if table not in VARIANT_TABLES:
             message, closest = "a variant changes settings of data, model or training", suggest(table, VARIANT_TABLES)
-            issues.append(ValidationIssue(f"{place}.{table}", message, VARIANT_TABLES, closest))
+            issues.append(ValidationIssue(f"{location}.{table}", message, VARIANT_TABLES, closest))
         elif not isinstance(changes[table], dict):
-            issues.append(ValidationIssue(f"{place}.{table}", f"is a table, as in {table}.name = value"))
+            issues.append(ValidationIssue(f"{location}.{table}", f"is a table, as in {table}.name = value"))
     if issues:
         return issues
-    return [replace(issue, place=f"{place}.{issue.place}") for issue in check_changes(changes)]
+    return [replace(issue, location=f"{location}.{issue.location}") for issue in check_changes(changes)]
 
 
 def _check_changes(raw: RawConfig, changes: RawConfig, check: ConfigCheck | None) -> list[ValidationIssue]:
@@ -271,8 +271,8 @@ def _check_changes(raw: RawConfig, changes: RawConfig, check: ConfigCheck | None
     return [
         issue
         for issue in issues
-        if any(issue.place.startswith(key) or key.startswith(issue.place) for key in changed_keys)
-        or issue.place in VARIANT_TABLES
+        if any(issue.location.startswith(key) or key.startswith(issue.location) for key in changed_keys)
+        or issue.location in VARIANT_TABLES
     ]
 
 
@@ -286,10 +286,10 @@ def _validate_config(raw: RawConfig) -> tuple[Experiment | None, list[Validation
             issue = convert_pydantic_error(details)
             # A value of a union type yields one error per member. The last is the most specific, unless it only states
             # that the value is not a string: then another member was intended.
-            if issue.place not in issues or details["type"] != "string_type":
-                issues[issue.place] = issue
+            if issue.location not in issues or details["type"] != "string_type":
+                issues[issue.location] = issue
         for issue in _check_without(raw, [details["loc"] for details in error.errors()]):
-            issues.setdefault(issue.place, issue)
+            issues.setdefault(issue.location, issue)
         return None, list(issues.values())
     return experiment, check_experiment(experiment)
 
@@ -305,20 +305,22 @@ def _check_without(raw: RawConfig, invalid_locations: Sequence[Sequence[int | st
         issues = check_experiment(Experiment.model_validate(remaining))
     except ValidationError as error:
         issues = [convert_pydantic_error(details) for details in error.errors() if details["type"] == "value_error"]
-    return [issue for issue in issues if not removed_keys & set(re.findall(r"\w+", f"{issue.place} {issue.message}"))]
+    return [
+        issue for issue in issues if not removed_keys & set(re.findall(r"\w+", f"{issue.location} {issue.message}"))
+    ]
 
 
 def _add_line_number(
     issue: ValidationIssue, line_numbers: Mapping[str, int], overridden_keys: set[str]
 ) -> ValidationIssue:
     """Return the issue with its line in the file, or with the `--set` option that caused it."""
-    keys = issue.place.split(".")
+    keys = issue.location.split(".")
     for end in range(len(keys), 0, -1):
         key = ".".join(keys[:end])
         if key in overridden_keys:
-            return replace(issue, place=f"--set {issue.place}")
+            return replace(issue, location=f"--set {issue.location}")
         if key in line_numbers:
-            return replace(issue, place=f"{issue.place} (line {line_numbers[key]})")
+            return replace(issue, location=f"{issue.location} (line {line_numbers[key]})")
     return issue
 
 

@@ -25,25 +25,25 @@ QUICK_SEARCH_POINTS, QUICK_DOCUMENTS, QUICK_TEACHER_ROWS, QUICK_MAX_LENGTH = 4, 
 def select_variants(raw_experiment: RawExperiment, names: Sequence[str]) -> RawExperiment:
     """Keep these variants, and the claims, published results and comparisons that are about them."""
     variants = raw_experiment.raw.get("variants")
-    known = list(variants) if isinstance(variants, dict) else []
-    if unknown := [name for name in names if name not in known]:
-        hint = suggest(unknown[0], known)
+    variant_names = list(variants) if isinstance(variants, dict) else []
+    if unknown := [name for name in names if name not in variant_names]:
+        hint = suggest(unknown[0], variant_names)
         raise RequestError(
             f"{raw_experiment.name} has no variant {unknown[0]!r}{f'; did you mean {hint!r}?' if hint else ''} "
-            f"(there are: {', '.join(known)})"
+            f"(there are: {', '.join(variant_names)})"
         )
     raw = copy.deepcopy(raw_experiment.raw)
     if isinstance(raw.get("quick"), dict):
         raw["quick"].pop("only", None)
     raw["variants"] = {name: changes for name, changes in raw.get("variants", {}).items() if name in names}
-    kept = {BASELINE, WINNER_VARIANT, *names}
+    kept_variants = {BASELINE, WINNER_VARIANT, *names}
     for table in ("claims", "published", "comparisons"):
         rows = raw.get(table)
         for row in rows if isinstance(rows, list) else ():
             if table == "comparisons" and isinstance(row, dict) and isinstance(row.get("variants"), list):
-                row["variants"] = [name for name in row["variants"] if name in kept]
+                row["variants"] = [name for name in row["variants"] if name in kept_variants]
         if isinstance(rows, list):
-            raw[table] = [row for row in rows if not isinstance(row, dict) or _is_about(row, kept)]
+            raw[table] = [row for row in rows if not isinstance(row, dict) or _is_about(row, kept_variants)]
     return replace(raw_experiment, raw=raw)
 
 

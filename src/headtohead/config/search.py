@@ -252,7 +252,7 @@ def check_search(raw_config: RawConfig, check_changes: ChangeCheck) -> list[Vali
         issues = _check_values(raw_config, search, check_changes) or _check_combinations(
             raw_config, search, check_changes
         )
-    return list({(issue.place, issue.message): issue for issue in issues}.values())
+    return list({(issue.location, issue.message): issue for issue in issues}.values())
 
 
 def _check_structure(raw: RawConfig, search: SearchConfig) -> Iterator[ValidationIssue]:
@@ -289,29 +289,29 @@ def _check_settings(search: SearchConfig) -> Iterator[ValidationIssue]:
         yield ValidationIssue("search.space", f"names {len(search.space):,} settings; a search can have {MAX_SETTINGS}")
         return
     for setting, dimension in search.space.items():
-        place = f"search.space.{setting}"
+        location = f"search.space.{setting}"
         table, _, key = setting.partition(".")
         if table not in VARIANT_TABLES or not key:
             yield ValidationIssue(
-                place, "a search changes settings of data, model or training, as training.batch_size", VARIANT_TABLES
+                location, "a search changes settings of data, model or training, as training.batch_size", VARIANT_TABLES
             )
         elif table == "data" and not setting.startswith(SEARCHABLE_DATA_SETTINGS):
             message = "scores on other validation data cannot be compared; use variants instead"
-            yield ValidationIssue(place, message, SEARCHABLE_DATA_SETTINGS)
+            yield ValidationIssue(location, message, SEARCHABLE_DATA_SETTINGS)
         elif setting == "model.module":
-            yield ValidationIssue(place, "custom networks cannot be searched; compare them as variants")
+            yield ValidationIssue(location, "custom networks cannot be searched; compare them as variants")
         if isinstance(dimension, NumericRange) and dimension.step is None and search.method == "grid":
-            yield ValidationIssue(place, "a grid needs a list of values, or a range with a step", ("list", "step"))
+            yield ValidationIssue(location, "a grid needs a list of values, or a range with a step", ("list", "step"))
         elif isinstance(dimension, NumericRange) and dimension.step is not None and not dimension.steps():
-            yield ValidationIssue(place, f"has more than {MAX_SEARCH_POINTS:,} steps")
+            yield ValidationIssue(location, f"has more than {MAX_SEARCH_POINTS:,} steps")
         elif not isinstance(dimension, NumericRange) and len(dimension) > MAX_VALUES_PER_SETTING:
             yield ValidationIssue(
-                place,
+                location,
                 f"lists {len(dimension):,} values; up to {MAX_VALUES_PER_SETTING:,} can be listed, "
                 "a range has any number",
             )
         elif not isinstance(dimension, NumericRange) and len({repr(value) for value in dimension}) < len(dimension):
-            yield ValidationIssue(place, "lists the same value twice")
+            yield ValidationIssue(location, "lists the same value twice")
 
 
 def _check_values(raw: RawConfig, search: SearchConfig, check_changes: ChangeCheck) -> list[ValidationIssue]:
@@ -321,10 +321,10 @@ def _check_values(raw: RawConfig, search: SearchConfig, check_changes: ChangeChe
         for value in (dimension.low, dimension.high) if isinstance(dimension, NumericRange) else dimension:
             for issue in check_changes(build_variant_changes(raw, {setting: value})):
                 # A value that conflicts only with the baseline may be valid together with other searched settings.
-                if issue.place not in VARIANT_TABLES or not _has_sibling_settings(search, setting):
-                    place = f"search.space.{setting}"
+                if issue.location not in VARIANT_TABLES or not _has_sibling_settings(search, setting):
+                    location = f"search.space.{setting}"
                     issues.append(
-                        ValidationIssue(place, _format_issue(issue, setting), issue.allowed, issue.suggestion)
+                        ValidationIssue(location, _format_issue(issue, setting), issue.allowed, issue.suggestion)
                     )
     return issues
 
@@ -337,8 +337,8 @@ def _has_sibling_settings(search: SearchConfig, setting: str) -> bool:
 
 def _format_issue(issue: ValidationIssue, setting: str) -> str:
     """Return the message of an issue, prefixed with the option inside `setting` that it is about."""
-    option = issue.place.removeprefix(setting).strip(".")
-    return f"{option}: {issue.message}" if option and issue.place.startswith(setting) else issue.message
+    option = issue.location.removeprefix(setting).strip(".")
+    return f"{option}: {issue.message}" if option and issue.location.startswith(setting) else issue.message
 
 
 def _check_combinations(raw: RawConfig, search: SearchConfig, check_changes: ChangeCheck) -> list[ValidationIssue]:

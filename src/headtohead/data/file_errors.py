@@ -45,5 +45,5 @@ def list_folder_entries(folder: Path) -> list[str]:
 
 def format_name_list(names: Sequence[str]) -> str:
     """Return names separated by commas, truncated to `MAX_ITEMS_SHOWN`."""
-    shown = ", ".join(names[:MAX_ITEMS_SHOWN]) or "nothing"
-    return f"{shown} and {len(names) - MAX_ITEMS_SHOWN} more" if len(names) > MAX_ITEMS_SHOWN else shown
+    listed_names = ", ".join(names[:MAX_ITEMS_SHOWN]) or "nothing"
+    return f"{listed_names} and {len(names) - MAX_ITEMS_SHOWN} more" if len(names) > MAX_ITEMS_SHOWN else listed_names

@@ -218,8 +218,8 @@ def _list_byte_characters() -> dict[int, str]:
     Printable bytes stand for themselves, the others are numbered from 256. Radford et al. 2019, GPT-2.
     """
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    others = (byte for byte in range(256) if byte not in printable)
-    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
+    unprintable = (byte for byte in range(256) if byte not in printable)
+    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(unprintable)}
 
 
 def _compute_digests(texts: Iterable[bytes]) -> IntArray:

@@ -138,8 +138,8 @@ def check_raw_corpus(raw_corpus: object, source: str, *, has_labels: bool) -> No
         if not isinstance(split, RawSplit):
             raise DataError(f"source {source!r}: split {name!r} must be a RawSplit, got {type(split).__name__}")
         if has_labels and (split.labels is None or len(split.labels) != len(split.rows)):
-            found = "no labels" if split.labels is None else f"{len(split.labels)} labels"
-            raise DataError(f"source {source!r}: split {name!r} has {len(split.rows)} rows and {found}")
+            label_count = "no labels" if split.labels is None else f"{len(split.labels)} labels"
+            raise DataError(f"source {source!r}: split {name!r} has {len(split.rows)} rows and {label_count}")
         if split.has_named_rows and len(split.documents) != len(split.rows):
             raise DataError(
                 f"source {source!r}: split {name!r} has {len(split.rows)} rows and {len(split.documents)} documents; "
@@ -258,8 +258,8 @@ def _build_split(name: str, role: SplitRole, raw_split: RawSplit, label_names: t
     assert raw_split.labels is not None
     label_index = {label: i for i, label in enumerate(label_names)}
     if unknown := [i for i, label in enumerate(raw_split.labels) if label not in label_index]:
-        shown = [_build_unknown_label_error(raw_split, i, label_names) for i in unknown[:MAX_ITEMS_SHOWN]]
-        raise build_file_error(raw_split.path, shown, num_errors=len(unknown))
+        issues = [_build_unknown_label_error(raw_split, i, label_names) for i in unknown[:MAX_ITEMS_SHOWN]]
+        raise build_file_error(raw_split.path, issues, num_errors=len(unknown))
     labels = tuple(label_index[label] for label in raw_split.labels)
     return Split(name, role, raw_split.rows, labels, raw_split.separator, documents, document_ids)
 

@@ -28,9 +28,9 @@ from headtohead.presentation.renderers.markdown import escape_markdown, render_m
 from headtohead.presentation.section import (
     Block,
     Code,
-    Facts,
     Figure,
     HtmlBlock,
+    KeyValueList,
     Paragraph,
     Section,
     Subheading,
@@ -109,7 +109,7 @@ def build_sections(results: DecodingResults, samples: SampleRecords) -> list[Sec
     ]
     sections = [
         Section("verdicts", f"Compared with {results.baseline}", _build_verdict_blocks(results), is_headline=True),
-        Section("metrics", "Metrics", [*blocks, Facts(definitions)], "Metrics"),
+        Section("metrics", "Metrics", [*blocks, KeyValueList(definitions)], "Metrics"),
     ]
     if "pairs" in tables_by_name:
         blocks = [TableBlock(tables_by_name["pairs"]), *collapse("tests", "All tests with their intervals")]
@@ -195,7 +195,7 @@ def _group_samples_by_prompt(results: DecodingResults, samples: SampleRecords) -
 def _build_reproduction_blocks(results: DecodingResults) -> list[Block]:
     """Return the command, the digests and versions, and the settings of the comparison."""
     scoring_model = results.scoring_model
-    facts = {
+    settings = {
         "Model": results.model.name,
         "Weights digest": results.model.digest,
         "Scoring model": scoring_model and scoring_model.name,
@@ -208,7 +208,7 @@ def _build_reproduction_blocks(results: DecodingResults) -> list[Block]:
     note = "decoding.json beside this page holds every number, samples.jsonl every sample."
     return [
         Code(shlex.join([Path(program).name, *arguments])),
-        Facts({name: fact for name, fact in facts.items() if fact}),
+        KeyValueList({name: fact for name, fact in settings.items() if fact}),
         Code(json.dumps(results.settings.to_json(), indent=2, ensure_ascii=False), "All settings"),
         Paragraph(note, "notes"),
     ]

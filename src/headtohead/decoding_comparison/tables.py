@@ -140,8 +140,11 @@ def build_trace_table(trace: StrategyTrace) -> Table:
     rows = []
     for step in trace.steps:
         tokens = [(entry.token, entry.probability) for entry in step.top if entry.token is not None]
-        listed = [f"{phrasing.format_token(t)} {phrasing.format_percent(p)}" for t, p in tokens[:NUM_LISTED_TOKENS]]
+        top_tokens = [
+            f"{phrasing.format_token(token)} {phrasing.format_percent(probability)}"
+            for token, probability in tokens[:NUM_LISTED_TOKENS]
+        ]
         numbers = step.rank, step.probability, step.kept, step.mass, step.after
-        rows.append([step.step, phrasing.format_token(step.token), *numbers, ", ".join(listed)])
+        rows.append([step.step, phrasing.format_token(step.token), *numbers, ", ".join(top_tokens)])
     caption = "The sampled token, and its probability under the model and after the strategy (renormalized)."
     return make_table(f"trace-{trace.strategy}", f"{trace.strategy}, token by token", caption, columns, rows)

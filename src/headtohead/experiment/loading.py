@@ -141,7 +141,7 @@ def _check_teacher(teacher: dict[str, Any]) -> list[ValidationIssue]:
         _as_dict(teacher.get("training"))
     )
     teacher_issues = [
-        ValidationIssue(f"teacher.{issue.place}", issue.message, issue.allowed, issue.suggestion) for issue in issues
+        ValidationIssue(f"teacher.{issue.location}", issue.message, issue.allowed, issue.suggestion) for issue in issues
     ]
     if "strategy" in teacher:
         try:

@@ -85,12 +85,12 @@ def stack_scores(
 
     def concatenate(run: Run, column: str) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Return one column of scores over all splits, restricted to unseen rows if requested."""
-        pieces = []
+        columns = []
         for name in names:
             values = run.scores[f"{name}.{column}"]
             unseen = corpus.unseen.get(name) if evaluation_set.rows == "unseen" else None
-            pieces.append(values if unseen is None else values[np.asarray(unseen, dtype=int)])
-        return np.concatenate(pieces)
+            columns.append(values if unseen is None else values[np.asarray(unseen, dtype=int)])
+        return np.concatenate(columns)
 
     runs = list(runs_by_seed.values())
     totals = np.stack([concatenate(run, column) for run in runs])

@@ -70,9 +70,9 @@ def _find_no_change(
     runs = [(finished[BASELINE][seed], run) for seed, run in finished[name].items() if seed in finished[BASELINE]]
     if not runs:
         return None
-    weights = [[run.result.sha256.get("model.safetensors", "") for run in both] for both in runs]
-    steps = [[run.result.training.first_step_digest for run in both] for both in runs]
-    losses = [[run.scores.get(f"{split}.losses") for run in both] for both in runs for split in splits]
+    weights = [[run.result.sha256.get("model.safetensors", "") for run in pair] for pair in runs]
+    steps = [[run.result.training.first_step_digest for run in pair] for pair in runs]
+    losses = [[run.scores.get(f"{split}.losses") for run in pair] for pair in runs for split in splits]
     has_same_weights = all(a == b != "" for a, b in weights)
     has_same_losses = all(a is not None and b is not None and np.array_equal(a, b) for a, b in losses)
     kind: Literal["changed nothing", "same weights", "same first step"] = "changed nothing"
@@ -114,8 +114,8 @@ def _find_equal_starts(name: str, runs: Mapping[int, Run]) -> ResultWarning | No
 def _find_other_budget(name: str, finished: FinishedRuns, pair: PairingRecord) -> ResultWarning | None:
     """Warn if a variant is trained on more or fewer rows than the baseline and changes something else too."""
     runs = [(finished[BASELINE][seed], run) for seed, run in finished[name].items() if seed in finished[BASELINE]]
-    others = [setting for setting in pair.settings if setting not in BUDGET_SETTINGS]
-    if not runs or not others or len(others) == len(pair.settings):
+    other_settings = [setting for setting in pair.settings if setting not in BUDGET_SETTINGS]
+    if not runs or not other_settings or len(other_settings) == len(pair.settings):
         return None
     baseline, variant = (run.result.training.steps * run.trial.training.batch_size for run in runs[0])
     ratio = variant / max(1, baseline)
@@ -125,7 +125,7 @@ def _find_other_budget(name: str, finished: FinishedRuns, pair: PairingRecord) -
         kind="other budget",
         variant=name,
         message=f"{name} is trained on {ratio:.2g} times as many rows as the baseline, and also changes "
-        f"{', '.join(others)}.",
+        f"{', '.join(other_settings)}.",
         advice="Compare with a baseline that has the same budget, to tell which change made the difference.",
     )
 

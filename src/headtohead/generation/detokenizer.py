@@ -85,9 +85,9 @@ class StreamingDetokenizer:
 
     def _emit(self, end: int) -> str:
         """Return the text up to `end` that has not been returned yet."""
-        piece = self.text[self._num_emitted : end]
+        new_text = self.text[self._num_emitted : end]
         self._num_emitted = max(self._num_emitted, end)
-        return piece
+        return new_text
 
     def _count_unstable_characters(self) -> int:
         """Return the number of characters at the end that may still change."""

@@ -171,14 +171,14 @@ def _resolve_strategy_name(name: str) -> str:
 
 def _resolve_option_names(name: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """Return the options with aliases resolved, and the errors in their names."""
-    known = _get_default_options(name)
+    default_options = _get_default_options(name)
     resolved: dict[str, Any] = {}
     errors: list[str] = []
     for option, value in options.items():
-        key = option if option in known else OPTION_ALIASES.get(option, option)
-        if key not in known:
-            hint = format_suggestion(option, known)
-            errors.append(f"no option {option!r}{hint} (available: {', '.join(known)})")
+        key = option if option in default_options else OPTION_ALIASES.get(option, option)
+        if key not in default_options:
+            hint = format_suggestion(option, default_options)
+            errors.append(f"no option {option!r}{hint} (available: {', '.join(default_options)})")
         elif key in resolved:
             errors.append(f"option {key!r} is given twice")
         else:

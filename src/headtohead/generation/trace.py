@@ -172,10 +172,10 @@ def _build_top_tokens(
         }
         for top_id in ids
     ]
-    rest = torch.ones_like(model_probs, dtype=torch.bool)
-    rest[ids] = False
+    is_unlisted = torch.ones_like(model_probs, dtype=torch.bool)
+    is_unlisted[ids] = False
     for is_kept in (True, False):
-        group = rest & ((strategy_probs > 0) == is_kept) if strategy_probs is not None else rest & is_kept
+        group = is_unlisted & ((strategy_probs > 0) == is_kept) if strategy_probs is not None else is_unlisted & is_kept
         if bool(group.any()):
             after = None if strategy_probs is None else float(strategy_probs[group].double().sum())
             probabilities = {"probability": float(model_probs[group].double().sum()), "after": after}

@@ -178,7 +178,7 @@ def parse_rows(text: str, name: str = "keys") -> list[list[Any]]:
     """Split text into rows. Cells that are not numbers stay strings so that `validate_matrix` can name them."""
     if text.lstrip().startswith(("[", "{")):
         return _parse_json(text, name)
-    lines = [line for piece in text.splitlines() for line in piece.partition("#")[0].split(";")]
+    lines = [line for raw_line in text.splitlines() for line in raw_line.partition("#")[0].split(";")]
     rows = [_split_cells(line) for line in lines]
     return [[_parse_cell(cell) for cell in row] for row in rows if row]
 

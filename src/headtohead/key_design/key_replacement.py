@@ -67,46 +67,51 @@ class _ReplacementProblem:
     """The validated problem."""
 
     keys: KeyMatrix
-    at: int
+    key_index: int
     query: Vector
     target: PerKeyVector
-    length: float | None
+    required_norm: float | None
     precision: float
     tolerance: float
 
     @property
-    def others(self) -> PerKeyVector:
+    def other_scores(self) -> PerKeyVector:
         """Scores of the other keys."""
-        return np.delete(self.keys @ self.query, self.at)
+        return np.delete(self.keys @ self.query, self.key_index)
 
     def compute_score_ranges(self) -> list[tuple[float, float]]:
         """Return the possible scores of a new key: an interval, or two values in one dimension with a fixed norm."""
         norm = float(np.linalg.norm(self.query))
         if norm == 0:
             return [(0.0, 0.0)]
-        if self.length is None:
+        if self.required_norm is None:
             return [(-math.inf, math.inf)]
-        most = norm * self.length
-        return [(-most, -most), (most, most)] if len(self.query) == 1 else [(-most, most)]
+        max_score = norm * self.required_norm
+        return [(-max_score, -max_score), (max_score, max_score)] if len(self.query) == 1 else [(-max_score, max_score)]
 
     def compute_precision_at_score(self, score: float) -> float:
         """Return the precision for a score of the new key, which may be infinite."""
-        own = self.target[self.at]
-        rest = np.delete(self.target, self.at)
+        target_weight = self.target[self.key_index]
+        other_targets = np.delete(self.target, self.key_index)
         if math.isfinite(score):
-            return compute_precision(self.target, np.insert(self.others, self.at, score))
+            return compute_precision(self.target, np.insert(self.other_scores, self.key_index, score))
         if score > 0:
-            return float(own == 1)
-        return compute_precision(rest, self.others) if own == 0 else 0.0
+            return float(target_weight == 1)
+        return compute_precision(other_targets, self.other_scores) if target_weight == 0 else 0.0
 
-    def off(self, score: float) -> tuple[PerKeyVector, float]:
+    def compute_weight_errors(self, score: float) -> tuple[PerKeyVector, float]:
         """Return the errors of the other keys' relative weights and of the new key's weight."""
-        own = float(self.target[self.at])
-        rest = np.delete(self.target, self.at)
-        shares = softmax(self.others) - rest / (1 - own) if own < 1 else np.zeros_like(rest)
+        target_weight = float(self.target[self.key_index])
+        other_targets = np.delete(self.target, self.key_index)
+        share_errors = (
+            softmax(self.other_scores) - other_targets / (1 - target_weight)
+            if target_weight < 1
+            else np.zeros_like(other_targets)
+        )
         if not math.isfinite(score):
-            return shares, float(score > 0) - own
-        return shares, float(softmax(np.insert(self.others, self.at, score))[self.at]) - own
+            return share_errors, float(score > 0) - target_weight
+        weights = softmax(np.insert(self.other_scores, self.key_index, score))
+        return share_errors, float(weights[self.key_index]) - target_weight
 
 
 def _build_target(num_keys: int, key_index: int, average: Any, select: bool, weights: Any) -> tuple[PerKeyVector, str]:
@@ -127,10 +132,10 @@ def _build_target(num_keys: int, key_index: int, average: Any, select: bool, wei
 
 def _compute_ideal_score(problem: _ReplacementProblem) -> float:
     """Return the score at which the new key has its target weight; infinite if that weight is 0 or 1."""
-    own = float(problem.target[problem.at])
-    if own in (0.0, 1.0) or len(problem.target) == 1:
-        return math.inf if own else -math.inf
-    return math.log(own) - math.log1p(-own) + logsumexp(problem.others)
+    target_weight = float(problem.target[problem.key_index])
+    if target_weight in (0.0, 1.0) or len(problem.target) == 1:
+        return math.inf if target_weight else -math.inf
+    return math.log(target_weight) - math.log1p(-target_weight) + logsumexp(problem.other_scores)
 
 
 def _find_best_score(problem: _ReplacementProblem) -> tuple[float, float]:
@@ -147,31 +152,34 @@ def _choose_finite_score(problem: _ReplacementProblem, score: float) -> float:
     """Return the finite score closest to the old one that reaches the required precision."""
     if math.isfinite(score):
         return score
-    ratio = math.log(problem.precision) - math.log1p(-problem.precision) + 1e-12
-    total = logsumexp(problem.others)
-    old = float(problem.keys[problem.at] @ problem.query)
-    return max(old, total + ratio) if score > 0 else min(old, total - ratio)
+    log_odds = math.log(problem.precision) - math.log1p(-problem.precision) + 1e-12
+    other_total = logsumexp(problem.other_scores)
+    old_score = float(problem.keys[problem.key_index] @ problem.query)
+    return max(old_score, other_total + log_odds) if score > 0 else min(old_score, other_total - log_odds)
 
 
 def _build_key(problem: _ReplacementProblem, score: float) -> Vector:
     """Return the key closest to the old one with this score and, if required, this norm."""
-    old, norm = problem.keys[problem.at], float(np.linalg.norm(problem.query))
-    if norm == 0:
-        return old if problem.length is None else _rescale_to_norm(old, problem.length)
-    unit = problem.query / norm
-    across = old - (old @ unit) * unit
-    if problem.length is None:
-        return np.asarray(across + score / norm * unit)
-    along = score / norm
-    left = math.sqrt(max(0.0, (problem.length - along) * (problem.length + along)))
-    if left <= 1e-7 * problem.length:  # square root of rounding error: the key is parallel to the query
-        return np.asarray(math.copysign(problem.length, along) * unit)
-    if np.linalg.norm(across) <= 1e-12 * max(1.0, float(np.linalg.norm(old))):
+    old_key, query_norm = problem.keys[problem.key_index], float(np.linalg.norm(problem.query))
+    if query_norm == 0:
+        return old_key if problem.required_norm is None else _rescale_to_norm(old_key, problem.required_norm)
+    query_direction = problem.query / query_norm
+    orthogonal = old_key - (old_key @ query_direction) * query_direction
+    if problem.required_norm is None:
+        return np.asarray(orthogonal + score / query_norm * query_direction)
+    parallel_length = score / query_norm
+    orthogonal_length = math.sqrt(
+        max(0.0, (problem.required_norm - parallel_length) * (problem.required_norm + parallel_length))
+    )
+    if orthogonal_length <= 1e-7 * problem.required_norm:
+        # Square root of a rounding error: the key is parallel to the query.
+        return np.asarray(math.copysign(problem.required_norm, parallel_length) * query_direction)
+    if np.linalg.norm(orthogonal) <= 1e-12 * max(1.0, float(np.linalg.norm(old_key))):
         # The old key is parallel to the query, so every orthogonal direction is equally close.
-        axis = np.zeros_like(unit)
-        axis[int(np.argmin(np.abs(unit)))] = 1.0
-        across = axis - (axis @ unit) * unit
-    return np.asarray(along * unit + _rescale_to_norm(across, left))
+        axis = np.zeros_like(query_direction)
+        axis[int(np.argmin(np.abs(query_direction)))] = 1.0
+        orthogonal = axis - (axis @ query_direction) * query_direction
+    return np.asarray(parallel_length * query_direction + _rescale_to_norm(orthogonal, orthogonal_length))
 
 
 def _rescale_to_norm(vector: Vector, target_norm: float) -> Vector:
@@ -183,33 +191,33 @@ def _rescale_to_norm(vector: Vector, target_norm: float) -> Vector:
 
 def _build_replacement(problem: _ReplacementProblem, question: str, outputs: KeyMatrix | None) -> KeyReplacement:
     """Solve the problem and collect the new key, the reached weights and an explanation."""
-    score, best = _find_best_score(problem)
+    score, best_precision = _find_best_score(problem)
     key = _build_key(problem, _choose_finite_score(problem, score))
-    changed = problem.keys.copy()
-    changed[problem.at] = key
-    scores = changed @ problem.query
-    reached = compute_precision(problem.target, scores)
-    exact = _is_exact(problem, score)
-    scale = 1.0 if reached >= problem.precision else _find_query_scale(problem)
-    if problem.length is not None:
-        question += f", with norm {problem.length:g}"
+    new_keys = problem.keys.copy()
+    new_keys[problem.key_index] = key
+    scores = new_keys @ problem.query
+    precision = compute_precision(problem.target, scores)
+    is_exact = _is_exact(problem, score)
+    scale = 1.0 if precision >= problem.precision else _find_query_scale(problem)
+    if problem.required_norm is not None:
+        question += f", with norm {problem.required_norm:g}"
     return KeyReplacement(
         question=question,
-        keys=changed,
+        keys=new_keys,
         old=problem.keys,
-        at=problem.at,
+        at=problem.key_index,
         target=problem.target,
         query=problem.query,
         key=key,
         weights=softmax(scores),
-        exact=exact,
-        reason=_explain_replacement(problem, score, exact, best, reached, scale),
-        precision=reached,
-        best=best,
+        exact=is_exact,
+        reason=_explain_replacement(problem, score, is_exact, best_precision, precision, scale),
+        precision=precision,
+        best=best_precision,
         attained=math.isfinite(score),
         norm=float(np.linalg.norm(key)),
-        length=problem.length,
-        moved=float(np.linalg.norm(key - problem.keys[problem.at])),
+        length=problem.required_norm,
+        moved=float(np.linalg.norm(key - problem.keys[problem.key_index])),
         scale=scale,
         tolerance=problem.tolerance,
         values=outputs,
@@ -219,8 +227,8 @@ def _build_replacement(problem: _ReplacementProblem, question: str, outputs: Key
 def _is_exact(problem: _ReplacementProblem, score: float) -> bool:
     if len(problem.target) == 1:
         return True
-    shares, own = problem.off(score)
-    return max(float(np.abs(shares).max()), abs(own)) <= problem.tolerance
+    share_errors, weight_error = problem.compute_weight_errors(score)
+    return max(float(np.abs(share_errors).max()), abs(weight_error)) <= problem.tolerance
 
 
 def _find_query_scale(problem: _ReplacementProblem) -> float | None:
@@ -238,7 +246,7 @@ def _find_query_scale(problem: _ReplacementProblem) -> float | None:
 def _find_query_scales(problem: _ReplacementProblem, sign: int) -> list[float]:
     """Return at most one factor; `sign` selects one of the two scores in one dimension."""
 
-    def short(log_factor: float) -> float:
+    def compute_shortfall(log_factor: float) -> float:
         """Return the log ratio of required and reached precision."""
         scaled = replace(problem, query=math.exp(log_factor) * problem.query)
         ranges = scaled.compute_score_ranges()
@@ -246,14 +254,16 @@ def _find_query_scales(problem: _ReplacementProblem, sign: int) -> list[float]:
         reached = scaled.compute_precision_at_score(min(max(_compute_ideal_score(scaled), low), high))
         return math.log(problem.precision) - math.log(max(reached, 1e-300))
 
-    most = math.log(MAX_QUERY_SCALE)
-    valley = minimize_scalar(short, bounds=(-most, most), method="bounded", options={"xatol": 1e-6})
-    lowest = min((float(valley.x), -most, most), key=short)
-    if short(lowest) > 0:
+    max_log_factor = math.log(MAX_QUERY_SCALE)
+    minimum = minimize_scalar(
+        compute_shortfall, bounds=(-max_log_factor, max_log_factor), method="bounded", options={"xatol": 1e-6}
+    )
+    best_log_factor = min((float(minimum.x), -max_log_factor, max_log_factor), key=compute_shortfall)
+    if compute_shortfall(best_log_factor) > 0:
         return []
-    if short(0.0) <= 0:
+    if compute_shortfall(0.0) <= 0:
         return [1.0]
-    return [math.exp(float(brentq(short, 0.0, lowest, xtol=1e-12)))]
+    return [math.exp(float(brentq(compute_shortfall, 0.0, best_log_factor, xtol=1e-12)))]
 
 
 def _explain_replacement(
@@ -265,18 +275,21 @@ def _explain_replacement(
     query_scale: float | None,
 ) -> str:
     """Return why the target is reached exactly, only in the limit, or not at all."""
-    at, own = problem.at, float(problem.target[problem.at])
+    key_index, target_weight = problem.key_index, float(problem.target[problem.key_index])
     if len(problem.target) == 1:
         return "There is only one key: every query gives it the whole weight."
     if not problem.query.any():
         relation = "which is the target" if is_exact else "which is not the target"
         return f"The query is 0, so every key has score 0 and the same weight, {relation}."
     if is_exact and math.isfinite(score):
-        return f"With score {score:.4g}, key {at} has its target weight {own:.4g}; the other keys already have theirs."
+        return (
+            f"With score {score:.4g}, key {key_index} has its target weight {target_weight:.4g}; the other keys "
+            "already have theirs."
+        )
     if is_exact:
         direction, effect = ("along", "to 1") if score > 0 else ("against", "to 0")
         reached = phrasing.format_precision(precision)
-        return f"As key {at} moves {direction} the query, its weight tends {effect}. This key reaches {reached}."
+        return f"As key {key_index} moves {direction} the query, its weight tends {effect}. This key reaches {reached}."
     return " ".join(
         [
             *_explain_obstacles(problem, score),
@@ -288,22 +301,25 @@ def _explain_replacement(
 
 def _explain_obstacles(problem: _ReplacementProblem, score: float) -> list[str]:
     """Explain what prevents the target: the other keys' relative weights, the norm, or both."""
-    at, sentences = problem.at, []
-    share_errors, _ = problem.off(score)
+    key_index, sentences = problem.key_index, []
+    share_errors, _ = problem.compute_weight_errors(score)
     worst = int(np.argmax(np.abs(share_errors)))
     if abs(share_errors[worst]) > problem.tolerance:
-        actual_share = float(softmax(problem.others)[worst])
+        actual_share = float(softmax(problem.other_scores)[worst])
         sentences.append(
             f"The query alone determines how the remaining weight is split among the other keys: key "
-            f"{worst + (worst >= at)} gets {actual_share:.4g} instead of {actual_share - share_errors[worst]:.4g}."
+            f"{worst + (worst >= key_index)} gets {actual_share:.4g} instead of "
+            f"{actual_share - share_errors[worst]:.4g}."
         )
     ideal = _compute_ideal_score(problem)
-    if problem.length is not None and score != ideal:
-        most = problem.length * float(np.linalg.norm(problem.query))
+    if problem.required_norm is not None and score != ideal:
+        max_score = problem.required_norm * float(np.linalg.norm(problem.query))
         needed = f"a score of {ideal:.4g}" if math.isfinite(ideal) else "an infinite score"
         possible = "is {} or {}" if len(problem.query) == 1 else "lies between {} and {}"
-        possible = possible.format(f"{-most:.4g}", f"{most:.4g}")
-        sentences.append(f"Key {at} would need {needed}, but with norm {problem.length:g} its score {possible}.")
+        possible = possible.format(f"{-max_score:.4g}", f"{max_score:.4g}")
+        sentences.append(
+            f"Key {key_index} would need {needed}, but with norm {problem.required_norm:g} its score {possible}."
+        )
     return sentences
 
 

@@ -16,9 +16,9 @@ ROUNDING_THRESHOLD = 1e-12
 
 def format_precision(value: float) -> str:
     """Format a precision with four digits, as 1 - x if it is nearly 1."""
-    rest = 1 - value
-    if 0 < rest < 5e-4:
-        return f"1 - {rest:.2g}"
+    complement = 1 - value
+    if 0 < complement < 5e-4:
+        return f"1 - {complement:.2g}"
     return f"{value:.4g}"
 
 
@@ -26,10 +26,10 @@ def format_key_list(key_indices: Sequence[int]) -> str:
     """Format indices: key 0; keys 0 and 1; keys 0, 1 and 3."""
     if len(key_indices) == 1:
         return f"key {key_indices[0]}"
-    shown = [str(index) for index in key_indices[:12]]
+    names = [str(index) for index in key_indices[:12]]
     if len(key_indices) > 12:
-        return f"keys {', '.join(shown)} and {len(key_indices) - 12} more"
-    return f"keys {', '.join(shown[:-1])} and {shown[-1]}"
+        return f"keys {', '.join(names)} and {len(key_indices) - 12} more"
+    return f"keys {', '.join(names[:-1])} and {names[-1]}"
 
 
 def format_combination(coefficients: PerKeyVector) -> str:

@@ -302,8 +302,8 @@ def _lengthen_query(
         reached = float(softmax(keys @ query)[members].sum())
         if reached >= wanted:
             break
-        short = max((wanted - reached) / (wanted * (1 - wanted)), 1e-15 * 2**attempt)
-        query = query + 2 * short / (face.margin * scale) * face.direction
+        shortfall = max((wanted - reached) / (wanted * (1 - wanted)), 1e-15 * 2**attempt)
+        query = query + 2 * shortfall / (face.margin * scale) * face.direction
     return query
 
 

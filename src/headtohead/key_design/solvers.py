@@ -94,10 +94,10 @@ def _run_minor_cycle(
         )
         first = int(np.argmin(steps))
         coefficients = coefficients + min(1.0, steps[first]) * (affine_weights - coefficients)
-        kept = [
+        kept_positions = [
             index for index in range(len(active_indices)) if index != first and coefficients[index] > ROUNDING_TOLERANCE
         ]
-        active_indices, coefficients = [active_indices[index] for index in kept], coefficients[kept]
+        active_indices, coefficients = [active_indices[index] for index in kept_positions], coefficients[kept_positions]
 
 
 def _find_affine_min_norm_point(corners: KeyMatrix) -> tuple[PerKeyVector, Vector]:
@@ -111,8 +111,8 @@ def _find_affine_min_norm_point(corners: KeyMatrix) -> tuple[PerKeyVector, Vecto
     first = np.linalg.lstsq(sides, -corners[0], rcond=None)[0]
     point = corners[0] + sides @ first
     second = np.linalg.lstsq(sides, -point, rcond=None)[0]
-    others = first + second
-    return np.concatenate(([1 - others.sum()], others)), point + sides @ second
+    other_coefficients = first + second
+    return np.concatenate(([1 - other_coefficients.sum()], other_coefficients)), point + sides @ second
 
 
 def minimize_logsumexp(rows: KeyMatrix) -> Vector:

@@ -47,14 +47,14 @@ def init_parameters(model: nn.Module, seed: int, construction: WriteRecorder | N
         reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
         if not callable(reset):
             continue
-        own = set(module.parameters(recurse=False))
-        shared = [(parameter, parameter.detach().clone()) for parameter in own & initialized]
+        own_parameters = set(module.parameters(recurse=False))
+        shared = [(parameter, parameter.detach().clone()) for parameter in own_parameters & initialized]
         with fork_seeded_rng(seed, "initial", name), recorder:
             reset()
         with torch.no_grad():
             for parameter, values in shared:
                 parameter.copy_(values)
-        initialized |= own
+        initialized |= own_parameters
     if construction is not None:
         _check_constructor_values_kept(model, construction, recorder)
 

@@ -27,9 +27,9 @@ def check_formats(formats: Sequence[str]) -> None:
     """Raise `RequestError` if `formats` is empty or contains an unknown format."""
     unknown = [name for name in formats if name not in REPORT_FORMATS]
     if unknown or not formats:
-        given = ", ".join(map(repr, unknown)) or "none"
+        given_formats = ", ".join(map(repr, unknown)) or "none"
         hint = format_suggestion(unknown[0], REPORT_FORMATS) if unknown else ""
-        raise RequestError(f"format: {given} given{hint}; allowed: {', '.join(REPORT_FORMATS)}")
+        raise RequestError(f"format: {given_formats} given{hint}; allowed: {', '.join(REPORT_FORMATS)}")
 
 
 def write_formats(

@@ -82,7 +82,7 @@ class TableBlock:
 
 
 @dataclass(frozen=True)
-class Facts:
+class KeyValueList:
     """Names and values, such as the versions of the libraries used."""
 
     kind: ClassVar[str] = "facts"
@@ -137,7 +137,9 @@ class UserText:
     markdown: str
 
 
-Block = UserText | Paragraph | Subheading | BulletList | VerdictList | Figure | TableBlock | Facts | Code | HtmlBlock
+Block = (
+    UserText | Paragraph | Subheading | BulletList | VerdictList | Figure | TableBlock | KeyValueList | Code | HtmlBlock
+)
 
 
 @dataclass(frozen=True)
@@ -178,15 +180,15 @@ def shorten_sections(sections: Sequence[Section]) -> list[Section]:
     Tables behind a block of HTML, such as samples, are truncated.
     """
     summaries = [f"{section.title}: {section.summary}" for section in sections if section.summary]
-    short = [
+    shortened = [
         replace(section, blocks=[_shorten(block) for block in section.blocks if not getattr(block, "is_detail", False)])
         for section in sections
         if not section.summary
     ]
     if summaries:
         first = next(index for index, section in enumerate(sections) if section.summary)
-        short.insert(first, Section("checks", "Checks", [BulletList(summaries)], "Checks"))
-    return short
+        shortened.insert(first, Section("checks", "Checks", [BulletList(summaries)], "Checks"))
+    return shortened
 
 
 def _shorten(block: Block) -> Block:

@@ -184,8 +184,8 @@ def _pool_hidden_states(
         return hidden_states[:, 0]
     if attention_mask is None:
         return hidden_states.mean(1)
-    kept = attention_mask[..., None].to(hidden_states.dtype)
-    return (hidden_states * kept).sum(1) / kept.sum(1).clamp_min(1)
+    mask = attention_mask[..., None].to(hidden_states.dtype)
+    return (hidden_states * mask).sum(1) / mask.sum(1).clamp_min(1)
 
 
 # ---- building

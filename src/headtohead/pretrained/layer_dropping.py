@@ -39,9 +39,9 @@ def drop_layers(model: PretrainedModel, num_layers: int, selection: LayerSelecti
     """Return a copy of the model with `num_layers` of its layers. It shares no tensors with the original."""
     inner = model.inner
     prefix, total = _find_layer_list(model)
-    kept = select_layers(total, num_layers, selection)
+    kept_layers = select_layers(total, num_layers, selection)
     config = copy.deepcopy(inner.config)
-    _shorten_config(config.get_text_config(), total, kept)
+    _shorten_config(config.get_text_config(), total, kept_layers)
     with fork_seeded_rng(0, "student"):  # the random weights are overwritten below
         student = type(inner)(config)
     state = {}
@@ -49,8 +49,10 @@ def drop_layers(model: PretrainedModel, num_layers: int, selection: LayerSelecti
         if not name.startswith(f"{prefix}."):
             state[name] = tensor.clone()
             continue
-        index, _, rest = name.removeprefix(f"{prefix}.").partition(".")
-        state |= {f"{prefix}.{new}.{rest}": tensor.clone() for new, old in enumerate(kept) if old == int(index)}
+        index, _, suffix = name.removeprefix(f"{prefix}.").partition(".")
+        state |= {
+            f"{prefix}.{new}.{suffix}": tensor.clone() for new, old in enumerate(kept_layers) if old == int(index)
+        }
     student.load_state_dict(state)
     student.to(dtype=next(inner.parameters()).dtype)
     if getattr(inner, "generation_config", None) is not None:

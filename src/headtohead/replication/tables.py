@@ -167,8 +167,8 @@ def build_axis_table(findings: Findings) -> Table:
         row: list[Any] = [axis_value]
         for split in splits:
             seed_scores = [score for _, score in findings.scores.get(name, {}).get(split, [])]
-            known = [score for score in seed_scores if number_format.is_finite_number(score)]
-            row.append(average_over_seeds(metric, known) if known else None)
+            finite_scores = [score for score in seed_scores if number_format.is_finite_number(score)]
+            row.append(average_over_seeds(metric, finite_scores) if finite_scores else None)
         last_loss = axis.last_loss.get(name) if axis else None
         mean_loss, interval = (last_loss.mean, last_loss.interval) if last_loss else (None, None)
         loss_text = _format_score_with_interval("loss", mean_loss, interval)

@@ -55,10 +55,10 @@ def compare_isolated(run: Run) -> str:
     recorded = torch.as_tensor(run.scores[f"{split}.losses"])
     if len(recorded) != examples.count:
         recorded = examples.sum_by_example(recorded)
-    whole = replace(examples, has_segments=False)
+    unsegmented = replace(examples, has_segments=False)
     chosen = {*random.SystemRandom().sample(range(examples.count), min(NUM_ROWS, examples.count))}
     with isolate_model(run.folder) as child:
-        for batch in whole.batches(EVALUATION_BATCH_SIZE):
+        for batch in unsegmented.batches(EVALUATION_BATCH_SIZE):
             indices = range(len(batch.input_ids)) if batch.example_indices is None else batch.example_indices.tolist()
             for row, index in enumerate(indices):
                 if index not in chosen:

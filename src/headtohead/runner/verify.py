@@ -281,21 +281,21 @@ def _find_checksummed_file(key_path: str) -> str | None:
     return f"{f'{SEARCH}/' if is_search else ''}{run}/result.json"
 
 
-def find_differences(one: Any, other: Any, key_path: str = "") -> Iterator[str]:
+def find_differences(first: Any, second: Any, key_path: str = "") -> Iterator[str]:
     """Yield the key path of each difference between two JSON values. Floats may differ in the last digits."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        for key in {**one, **other}:
-            if key not in one or key not in other:
+    if isinstance(first, dict) and isinstance(second, dict):
+        for key in {**first, **second}:
+            if key not in first or key not in second:
                 yield f"{key_path}.{key}".strip(".")
             else:
-                yield from find_differences(one[key], other[key], f"{key_path}.{key}".strip("."))
-    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        for index, (item, other_item) in enumerate(zip(one, other, strict=True)):
+                yield from find_differences(first[key], second[key], f"{key_path}.{key}".strip("."))
+    elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
+        for index, (item, other_item) in enumerate(zip(first, second, strict=True)):
             yield from find_differences(item, other_item, f"{key_path}[{index}]")
-    elif isinstance(one, float) and isinstance(other, int | float):
-        if not np.isclose(one, other, rtol=1e-9):
+    elif isinstance(first, float) and isinstance(second, int | float):
+        if not np.isclose(first, second, rtol=1e-9):
             yield key_path
-    elif one != other:
+    elif first != second:
         yield key_path
 
 

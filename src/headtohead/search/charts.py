@@ -234,10 +234,10 @@ def build_parallel_coordinates_chart(findings: Findings, search: SearchFindings)
         color, _, dash = _build_status_encodings(marks)
         axis_lines = datasets.chart([{"axis": axis, "from": -0.04, "to": 1.04} for axis in axes])
         axis_lines = axis_lines.mark_rule(aria=False, color=style.GRID_COLOR, strokeWidth=2)
-        others = datasets.chart([row for row in marks if row["kind"] != "winner"])
+        other_marks = datasets.chart([row for row in marks if row["kind"] != "winner"])
         other_lines, other_points = (
-            others.mark_line(aria=False, strokeWidth=1.5),
-            others.mark_point(size=18, filled=True),
+            other_marks.mark_line(aria=False, strokeWidth=1.5),
+            other_marks.mark_point(size=18, filled=True),
         )
         winner = datasets.chart([row for row in marks if row["kind"] == "winner"])
         winner_line = winner.mark_line(aria=False, strokeWidth=3.2)

@@ -76,10 +76,10 @@ def _build_contrasts(labels: Mapping[str, Sequence[ValueLabel]]) -> dict[str, di
     contrasts: dict[str, dict[ValueLabel, ContrastArray]] = {}
     start = 1
     for setting, values in labels.items():
-        *others, last = sorted(set(values))
-        contrasts[setting] = {label: np.eye(size)[start + index] for index, label in enumerate(others)}
-        contrasts[setting][last] = -np.eye(size)[start : start + len(others)].sum(0)
-        start += len(others)
+        *other_labels, last = sorted(set(values))
+        contrasts[setting] = {label: np.eye(size)[start + index] for index, label in enumerate(other_labels)}
+        contrasts[setting][last] = -np.eye(size)[start : start + len(other_labels)].sum(0)
+        start += len(other_labels)
     return contrasts
 
 

@@ -61,11 +61,11 @@ class TrainingState:
 
 def collect_model_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Return the state dict on the CPU, with tied tensors under their first name only."""
-    seen: set[int] = set()
+    seen_ids: set[int] = set()
     tensors = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
-        if id(tensor) not in seen:
-            seen.add(id(tensor))
+        if id(tensor) not in seen_ids:
+            seen_ids.add(id(tensor))
             tensors[name] = tensor.detach().cpu().contiguous()
     return tensors
 

@@ -37,12 +37,12 @@ def _build_param_groups(
     by_multiplier: dict[float, tuple[list[nn.Parameter], list[nn.Parameter]]] = {}
     for name, parameter in named_parameters:
         if parameter.requires_grad:
-            matrices, others = by_multiplier.setdefault(lr_multipliers.get(name, 1.0), ([], []))
-            (matrices if parameter.dim() > 1 else others).append(parameter)
+            matrices, vectors = by_multiplier.setdefault(lr_multipliers.get(name, 1.0), ([], []))
+            (matrices if parameter.dim() > 1 else vectors).append(parameter)
     groups = []
-    for multiplier, (matrices, others) in by_multiplier.items():
+    for multiplier, (matrices, vectors) in by_multiplier.items():
         groups.append({"params": matrices, "weight_decay": weight_decay, "lr": lr * multiplier})
-        groups.append({"params": others, "weight_decay": 0.0, "lr": lr * multiplier})
+        groups.append({"params": vectors, "weight_decay": 0.0, "lr": lr * multiplier})
     return [group for group in groups if group["params"]]
 
 

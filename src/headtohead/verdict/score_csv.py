@@ -116,17 +116,17 @@ def judge_csv(
         near = suggest(name, table.scores)
         hint = f"; did you mean {near!r}?" if near else ""
         raise ScoresError(f"{path}: no variant {name!r}; variants: {', '.join(table.scores)}{hint}")
-    others = {variant: scores for variant, scores in table.scores.items() if variant != name}
-    if not others:
+    variants = {variant: scores for variant, scores in table.scores.items() if variant != name}
+    if not variants:
         raise ScoresError(f"{path}: only {name!r} has scores; a comparison needs two variants")
     analyses = tuple(Analysis(seeds) for seeds in sorted(set(earlier_analyses)))
     return compare_scores(
         table.scores[name],
-        others,
+        variants,
         metric=table.metric,
         equivalence_margin=equivalence_margin,
         confidence=confidence,
-        budget=ErrorBudget(dict.fromkeys(others, analyses)),
+        budget=ErrorBudget(dict.fromkeys(variants, analyses)),
     )
 
 
@@ -321,9 +321,9 @@ def _check_completeness(parser: _ScoreFileParser, *, has_seed_weights: bool) -> 
             and (variant, str(seed), example) not in parser.invalid_row_keys
         ]
         if missing:
-            listed = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
+            listed_examples = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
             last_line = max(row.line_number for row in parser.rows if (row.variant, row.seed) == (variant, seed))
-            parser.add_error(last_line, f"{variant}, seed {seed} lacks {len(missing)} examples: {listed}")
+            parser.add_error(last_line, f"{variant}, seed {seed} lacks {len(missing)} examples: {listed_examples}")
 
 
 def _build_scores(parser: _ScoreFileParser, variant: str, metric: MetricName | None, score_column: str) -> Scores:

@@ -117,9 +117,9 @@ class PairedScores:
     @property
     def resolution(self) -> float:
         """Step of the scores, 0 if they are not rounded."""
-        given = [scores.resolution for scores in (self.baseline, self.variant) if scores.resolution is not None]
-        if given or self.num_examples > 1:
-            return max(given, default=0.0)
+        resolutions = [scores.resolution for scores in (self.baseline, self.variant) if scores.resolution is not None]
+        if resolutions or self.num_examples > 1:
+            return max(resolutions, default=0.0)
         return find_resolution(self.baseline.values[:, 0].tolist(), self.variant.values[:, 0].tolist())
 
     @property

@@ -48,7 +48,7 @@ def create_app(
     `allowed_hosts` defaults to the loopback names, `experiment_files_folder` (experiment files and data) to the current
     folder. `pretrained_models` are offered beside those of installed packages.
     """
-    folders = ExperimentFolders.at(runs_folder)
+    folders = ExperimentFolders.open_root(runs_folder)
     watchers = WatcherRegistry(folders.root, site.render_region)
     context = AppContext(
         folders=folders,
@@ -97,7 +97,7 @@ def _handle_package_error(request: Request, error: Exception) -> Response:
     """Respond to an error of this package with status 404, 409 or 422."""
     status = 404 if isinstance(error, NameNotFoundError) else 409 if isinstance(error, ConflictError) else 422
     field_errors = (
-        [{"place": issue.place, "message": issue.message} for issue in error.faults]
+        [{"place": issue.location, "message": issue.message} for issue in error.issues]
         if isinstance(error, ConfigError)
         else []
     )

@@ -26,7 +26,7 @@ class ExperimentFolders:
     root: Path
 
     @classmethod
-    def at(cls, runs_folder: Path) -> ExperimentFolders:
+    def open_root(cls, runs_folder: Path) -> ExperimentFolders:
         """Open the runs folder, creating it if needed. The folder of a single experiment is refused."""
         if (runs_folder / "experiment.json").is_file():
             raise RequestError(

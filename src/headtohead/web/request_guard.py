@@ -271,9 +271,9 @@ def _derive_session_id(token: str) -> str:
     return hmac.new(token.encode(), b"headtohead session", hashlib.sha256).hexdigest()
 
 
-def _equals_constant_time(given: str, expected: str) -> bool:
+def _equals_constant_time(actual: str, expected: str) -> bool:
     """Compare without leaking the position of the first difference through timing."""
-    return hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())
+    return hmac.compare_digest(actual.encode("utf-8", "replace"), expected.encode())
 
 
 def _add_security_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

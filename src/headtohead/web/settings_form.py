@@ -161,11 +161,15 @@ def _build_field(name: str, property_schema: JsonDict, values: Mapping[str, Any]
 
 def _infer_field_kind(property_schema: JsonDict, schema: JsonDict) -> tuple[FieldKind, tuple[str, ...]]:
     """Return the kind of form field for a JSON-schema property, and the values it suggests."""
-    types = [one for one in property_schema.get("anyOf", [property_schema]) if one.get("type") != "null"]
-    if any("$ref" in one and "anyOf" not in one for one in types):
+    types = [
+        type_schema
+        for type_schema in property_schema.get("anyOf", [property_schema])
+        if type_schema.get("type") != "null"
+    ]
+    if any("$ref" in type_schema and "anyOf" not in type_schema for type_schema in types):
         return "toml", ()
-    enums = [tuple(map(str, one["enum"])) for one in types if "enum" in one]
-    type_names = {one.get("type") for one in types}
+    enums = [tuple(map(str, type_schema["enum"])) for type_schema in types if "enum" in type_schema]
+    type_names = {type_schema.get("type") for type_schema in types}
     if len(types) == 1 and enums:
         return "choice", enums[0]
     if type_names == {"boolean"}:
@@ -175,7 +179,7 @@ def _infer_field_kind(property_schema: JsonDict, schema: JsonDict) -> tuple[Fiel
     if type_names == {"string"}:
         return "text", ()
     if type_names <= {"integer", "number", "string", "boolean"}:
-        return "word", tuple(str(one["const"]) for one in types if "const" in one)
+        return "word", tuple(str(type_schema["const"]) for type_schema in types if "const" in type_schema)
     return "toml", tuple(f'"{value}"' for values in enums for value in values)
 
 
@@ -300,7 +304,7 @@ def parse_error_output(error_output: str) -> list[ValidationIssue]:
                 issues.append(ValidationIssue(match["place"], match["message"]))
         elif issues and line.startswith("    "):
             last = issues.pop()
-            issues.append(ValidationIssue(last.place, f"{last.message}; {line.strip()}"))
+            issues.append(ValidationIssue(last.location, f"{last.message}; {line.strip()}"))
     return issues
 
 
@@ -310,16 +314,16 @@ def assign_errors_to_fields(
     """Return messages by field, and the messages that belong to no field."""
     known_names = set(field_names)
     by_field: dict[str, list[str]] = {}
-    others = []
+    other_errors = []
     for issue in errors:
-        place = re.sub(r" \(line \d+\)$", "", issue.place.removeprefix("--set "))
-        keys = place.split(".")
+        location = re.sub(r" \(line \d+\)$", "", issue.location.removeprefix("--set "))
+        keys = location.split(".")
         field = next((name for end in range(len(keys), 0, -1) if (name := ".".join(keys[:end])) in known_names), None)
         message = issue.message + (f" (allowed: {', '.join(issue.allowed)})" if issue.allowed else "")
         if issue.suggestion:
             message += f"; did you mean {issue.suggestion}?"
         if field is None:
-            others.append(f"{place}: {message}")
+            other_errors.append(f"{location}: {message}")
         else:
             by_field.setdefault(field, []).append(message)
-    return by_field, others
+    return by_field, other_errors

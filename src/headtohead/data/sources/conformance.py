@@ -74,8 +74,8 @@ def _find_label_violations(raw_corpus: RawCorpus) -> list[str]:
     labels = {name: set(split.labels or ()) for name, split in raw_corpus.list_splits().items()}
     return [
         f"{name}: label {label!r} does not occur in train"
-        for name, found in labels.items()
-        for label in sorted(found - labels["train"])
+        for name, split_labels in labels.items()
+        for label in sorted(split_labels - labels["train"])
     ]
 
 

@@ -321,11 +321,12 @@ def _read_parquet_rows(path: Path, columns_by_role: dict[str, str | int]) -> lis
     remaining_characters = MAX_PARQUET_EXPANSION * path.stat().st_size + 2**24
     try:
         file = parquet.ParquetFile(path)
-        known = tuple(file.schema_arrow.names)
-        names = _require_column_names(path, _add_document_column(columns_by_role, known))
-        if missing := [name for name in names if name not in known]:
+        column_names = tuple(file.schema_arrow.names)
+        names = _require_column_names(path, _add_document_column(columns_by_role, column_names))
+        if missing := [name for name in names if name not in column_names]:
             issues = [
-                ValidationIssue("columns", f"no column {name!r}", known, suggest(name, known)) for name in missing
+                ValidationIssue("columns", f"no column {name!r}", column_names, suggest(name, column_names))
+                for name in missing
             ]
             raise build_file_error(path, issues)
         columns: dict[str, list[Any]] = {name: [] for name in names}

@@ -7,7 +7,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from headtohead.key_design.views.facts import (
+from headtohead.key_design.views.picture import build_chart
+from headtohead.key_design.views.summary import (
     ResultDict,
     build_keys_table,
     build_summary,
@@ -16,7 +17,6 @@ from headtohead.key_design.views.facts import (
     format_outcome,
     format_weight,
 )
-from headtohead.key_design.views.picture import build_chart
 from headtohead.presentation.picture_files import save_picture
 from headtohead.presentation.renderers.html import encode_script_json, render_chart, render_document
 

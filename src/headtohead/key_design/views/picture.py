@@ -11,14 +11,6 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from headtohead.key_design.views.facts import (
-    ResultDict,
-    format_alt_text,
-    format_heading,
-    format_legend,
-    format_outcome,
-    format_weight,
-)
 from headtohead.key_design.views.geometry import (
     KeyProjection,
     LineSegment,
@@ -26,6 +18,14 @@ from headtohead.key_design.views.geometry import (
     project_by_score,
     project_keys,
     to_pair,
+)
+from headtohead.key_design.views.summary import (
+    ResultDict,
+    format_alt_text,
+    format_heading,
+    format_legend,
+    format_outcome,
+    format_weight,
 )
 from headtohead.presentation import style
 from headtohead.presentation.chart import AltairChart, Chart, ChartDatasets, Layout
@@ -217,8 +217,8 @@ def _merge_key_labels(points: PlanePoints) -> list[ChartRow]:
 
 
 def _format_tooltip(result: ResultDict, key_index: int, weight: float) -> str:
-    place = ", ".join(f"{number:.4g}" for number in result["keys"][key_index])
-    return f"key {key_index} ({place}): weight {format_weight(weight)}"
+    coordinates = ", ".join(f"{number:.4g}" for number in result["keys"][key_index])
+    return f"key {key_index} ({coordinates}): weight {format_weight(weight)}"
 
 
 def _draw_original_key(result: ResultDict, projection: KeyProjection, plane: _Plane) -> list[alt.Chart]:
@@ -312,9 +312,9 @@ def _build_weights_panel(
         for index, row in zip(shown_keys, rows, strict=True):
             weight = published_weights[index]
             row |= {"published": weight, "published_tip": f"report: key {index} {weight:.4g}"}
-    if others := sorted(set(range(len(result["weights"]))) - set(shown_keys)):
-        weight, target = (float(sum(result[field][index] for index in others)) for field in ("weights", "target"))
-        label = f"{len(others)} others"
+    if other_keys := sorted(set(range(len(result["weights"]))) - set(shown_keys)):
+        weight, target = (float(sum(result[field][index] for index in other_keys)) for field in ("weights", "target"))
+        label = f"{len(other_keys)} others"
         tip = f"{label}: total weight {format_weight(weight)}, target {target:.4g}"
         row = {"key": label, "weight": weight, "target": target, "is_target": target > 0, "tip": tip}
         rows.append(row | {"label": format_weight(weight)})

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from headtohead.key_design.views.facts import (
+from headtohead.key_design.views.summary import (
     ResultDict,
     build_keys_table,
     build_summary,

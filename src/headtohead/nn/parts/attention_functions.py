@@ -167,12 +167,16 @@ class _SplitIntoBlocks(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Sum the gradients of overlapping blocks back into a tensor of the original length."""
         layout, (before, after) = ctx.layout, ctx.neighbors
-        parts = gradients[0].unflatten(2, (-1, layout.block_size)).unflatten(0, (-1, layout.num_blocks)).transpose(1, 2)
-        whole = parts.new_zeros(*parts.shape[:2], layout.num_blocks + before + after, *parts.shape[4:])
+        block_gradients = (
+            gradients[0].unflatten(2, (-1, layout.block_size)).unflatten(0, (-1, layout.num_blocks)).transpose(1, 2)
+        )
+        summed = block_gradients.new_zeros(
+            *block_gradients.shape[:2], layout.num_blocks + before + after, *block_gradients.shape[4:]
+        )
         for offset in range(before + 1 + after):
-            whole[:, :, offset : offset + layout.num_blocks] += parts[:, :, :, offset]
+            summed[:, :, offset : offset + layout.num_blocks] += block_gradients[:, :, :, offset]
         first = before * layout.block_size
-        return whole.flatten(2, 3)[:, :, first : first + layout.length], None, None
+        return summed.flatten(2, 3)[:, :, first : first + layout.length], None, None
 
 
 def _split_into_blocks(x: Tensor, layout: _BlockLayout, with_neighbors: bool) -> Tensor:

@@ -32,9 +32,11 @@ def register_part(slot: str, name: str) -> Callable[[PartClass], PartClass]:
         if slot not in SLOTS:
             hint = format_suggestion(slot, SLOTS)
             raise PartError(f"{part_class.__name__}: unknown slot {slot!r}{hint} (slots: {', '.join(SLOTS)})")
-        taken = _registry.get((slot, name))
-        if taken is not None and (old := _get_source_file(taken)) != (new := _get_source_file(part_class)):
-            raise PartError(f"{slot} {name!r} is defined twice: in {old} and in {new}")
+        existing = _registry.get((slot, name))
+        if existing is not None and (existing_file := _get_source_file(existing)) != (
+            new_file := _get_source_file(part_class)
+        ):
+            raise PartError(f"{slot} {name!r} is defined twice: in {existing_file} and in {new_file}")
         part_class.slot, part_class.kind = slot, name
         _registry[slot, name] = part_class
         return part_class
@@ -58,7 +60,7 @@ def get_part_class(slot: str, name: str) -> type[Part]:
 
 def list_part_names(slot: str) -> tuple[str, ...]:
     load_builtin_parts()
-    return tuple(sorted(name for known, name in _registry if known == slot))
+    return tuple(sorted(name for registered_slot, name in _registry if registered_slot == slot))
 
 
 def list_part_classes() -> list[type[Part]]:

@@ -12,9 +12,9 @@ from headtohead.presentation.section import (
     Block,
     BulletList,
     Code,
-    Facts,
     Figure,
     HtmlBlock,
+    KeyValueList,
     Paragraph,
     Section,
     Subheading,
@@ -111,7 +111,7 @@ def _render_block(block: Block, charts_folder: str) -> list[str]:
             return _render_list(block.items)
         case VerdictList():
             return [f"{escape_latex(row.summary)}\n" for row in block.rows]
-        case Facts():
+        case KeyValueList():
             return _render_list([f"{name}: {fact}" for name, fact in block.items.items()])
         case Code():
             return [] if block.summary else [_write_verbatim(block.text)]

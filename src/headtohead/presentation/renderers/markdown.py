@@ -10,9 +10,9 @@ from headtohead.presentation.section import (
     Block,
     BulletList,
     Code,
-    Facts,
     Figure,
     HtmlBlock,
+    KeyValueList,
     Paragraph,
     Section,
     Subheading,
@@ -75,7 +75,7 @@ def _render_markdown_block(block: Block, section_title: str) -> list[str]:
         case VerdictList():
             rows = block.rows
             return [*(f"- **{escape_markdown(row.outcome)}**: {escape_markdown(row.summary)}" for row in rows), ""]
-        case Facts():
+        case KeyValueList():
             facts = block.items.items()
             return [*(f"- {escape_markdown(name)}: {escape_markdown(fact)}" for name, fact in facts), ""]
         case Code():

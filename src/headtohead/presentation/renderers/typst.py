@@ -16,10 +16,10 @@ from headtohead.presentation.section import (
     Block,
     BulletList,
     Code,
-    Facts,
     Figure,
     HtmlBlock,
     ImageGrid,
+    KeyValueList,
     Paragraph,
     Section,
     Subheading,
@@ -101,7 +101,7 @@ class TypstDocument:
                 return [f"#list({', '.join(_quote(item) for item in block.items)})"]
             case VerdictList():
                 return [f"#par({_quote(row.summary)})" for row in block.rows]
-            case Facts():
+            case KeyValueList():
                 return [f"#list({', '.join(_quote(f'{name}: {fact}') for name, fact in block.items.items())})"]
             case Code():
                 return [] if block.summary else [f"#raw({_quote(block.text)}, block: true)"]

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 from headtohead.experiment.schemas import Findings
-from headtohead.presentation.section import Block, Code, Facts, HtmlBlock, Paragraph, Section
+from headtohead.presentation.section import Block, Code, HtmlBlock, KeyValueList, Paragraph, Section
 from headtohead.presentation.table import Table, make_table, make_text_columns
 from headtohead.report.context import ReportContext
 
@@ -29,8 +29,8 @@ def build_reproduction_section(context: ReportContext) -> Section:
     blocks: list[Block] = []
     if command:
         blocks.append(Code(shlex.join([Path(command[0]).name, *command[1:]])))
-    if facts := {name: str(detail) for name, detail in details.items() if detail not in (None, "")}:
-        blocks.append(Facts(facts))
+    if present_details := {name: str(detail) for name, detail in details.items() if detail not in (None, "")}:
+        blocks.append(KeyValueList(present_details))
     if (versions := build_versions_table(findings)).rows:
         blocks.append(HtmlBlock("facts", {"facts": findings.versions}, [versions]))
     if experiment:

@@ -62,13 +62,13 @@ class ExperimentWatcher:
         try:
             if self._poll_task is None:
                 self._poll_task = asyncio.create_task(self._poll())
-            seen = self.version if last_event_id == f"{self.created_ms}.{self.version}" else 0
+            sent_version = self.version if last_event_id == f"{self.created_ms}.{self.version}" else 0
             yield b"retry: 2000\n\n"
             while not self.is_closed:
                 update, version = self._update_event, self.version
-                for region in [region for region in self.regions.values() if region.version > seen]:
+                for region in [region for region in self.regions.values() if region.version > sent_version]:
                     yield region.event
-                seen = version
+                sent_version = version
                 try:
                     async with asyncio.timeout(HEARTBEAT_SECONDS):
                         await update.wait()
@@ -183,8 +183,8 @@ class ExperimentWatcher:
         judged, findings = self.reader.judged(state), self.reader.findings()
         request: JsonDict = {"action": "judge", "folder": str(self.reader.folder)}
         if judged:
-            shown = findings.model_dump(mode="json", include={"warnings", "verdicts", "metric", "experiment"})
-            request = {"action": "show", "findings": shown}
+            shown_findings = findings.model_dump(mode="json", include={"warnings", "verdicts", "metric", "experiment"})
+            request = {"action": "show", "findings": shown_findings}
         response = await self.render_worker.ask(request)
         if response.get("verdicts"):
             self.judged = {"final": False, **judged, **response}

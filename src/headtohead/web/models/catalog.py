@@ -32,7 +32,7 @@ class CatalogEntry:
     key: str
     group: str
     label: str
-    place: str
+    location: str
     """folder, file, package or hub name; only the model process uses it"""
     is_run: bool
     can_generate: bool
@@ -54,7 +54,7 @@ class CatalogEntry:
             else self.name
         )
         return {
-            "place": self.place,
+            "place": self.location,
             "run": self.is_run,
             "checkpoint": checkpoint if self.is_run else FINAL_CHECKPOINT,
             "label": label,
@@ -145,9 +145,9 @@ class ModelCatalog:
         """Return pretrained models by key: those given on the command line and installed weight packages."""
         named = {
             key: CatalogEntry(
-                key, "Pretrained", _derive_model_title(place), place, False, _is_language_model(Path(place))
+                key, "Pretrained", _derive_model_title(location), location, False, _is_language_model(Path(location))
             )
-            for key, place in self._pretrained_locations.items()
+            for key, location in self._pretrained_locations.items()
         }
         return named | {
             f"pretrained/{name}": _build_package_entry(name, can_generate)

@@ -171,16 +171,16 @@ def summarize_logits(logits: torch.Tensor, tokenizer: Any) -> JsonDict:
     if not bool(torch.isfinite(logits.max())):
         raise ModelError("the model returned non-finite logits")
     top = logits.topk(min(MAX_LISTED_TOKENS, len(logits)))
-    rest = torch.ones_like(logits, dtype=torch.bool)
-    rest[top.indices] = False
-    others = logits[rest].double() - float(top.values[0])
+    is_unlisted = torch.ones_like(logits, dtype=torch.bool)
+    is_unlisted[top.indices] = False
+    other_logits = logits[is_unlisted].double() - float(top.values[0])
     return {
         "vocabulary": len(logits),
         "ids": top.indices.tolist(),
         "tokens": [trace.format_token(tokenizer, token) for token in top.indices.tolist()],
         "logits": [round(logit, 4) for logit in (top.values - top.values[0]).tolist()],
         "temperatures": TEMPERATURE_GRID,
-        "others": [_compute_logsumexp(others / t) for t in TEMPERATURE_GRID],
+        "others": [_compute_logsumexp(other_logits / t) for t in TEMPERATURE_GRID],
     }
 
 

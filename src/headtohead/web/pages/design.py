@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from headtohead.key_design.views import facts
+from headtohead.key_design.views import summary
 from headtohead.web.pages.api import router as common
 from headtohead.web.site import render_page
 
@@ -124,7 +124,7 @@ def design_identity(body: DesignRequest) -> dict[str, Any]:
     return _compute_design("identity", body)
 
 
-def _compute_design(operation: str, body: DesignRequest, **more: Any) -> dict[str, Any]:
+def _compute_design(operation: str, body: DesignRequest, **options: Any) -> dict[str, Any]:
     """Return the solution as plain data, with heading and summary."""
     from headtohead.key_design import solve  # imports numpy and scipy, which the server does not need to start
 
@@ -133,5 +133,5 @@ def _compute_design(operation: str, body: DesignRequest, **more: Any) -> dict[st
         "average": solve.find_averaging_query,
         "identity": solve.find_identity_queries,
     }
-    solution = solvers[operation](**body.to_arguments(), **more).to_dict()
-    return {**solution, "heading": facts.format_heading(solution), "facts": facts.build_summary(solution)}
+    solution = solvers[operation](**body.to_arguments(), **options).to_dict()
+    return {**solution, "heading": summary.format_heading(solution), "facts": summary.build_summary(solution)}

@@ -62,7 +62,7 @@ async def submit_form(request: Request, recipe: str, context: AppContextDep, for
             return await _render_form(request, context, fields, estimate=cost)
         return redirect_to_experiment(await run_in_threadpool(start_experiment, context, training_request))
     except ConfigError as error:
-        return await _render_form(request, context, fields, error.faults)
+        return await _render_form(request, context, fields, error.issues)
     except RequestError as error:
         return await _render_form(
             request,
@@ -84,7 +84,7 @@ async def _render_form(
     groups = await run_in_threadpool(forms.build_fields, recipe, context.files, schema, full=full)
     changed = await run_in_threadpool(forms.find_changed_fields, form_data, context.files, schema)
     names = ["name", *(field.name for group in groups.values() for field in group)]
-    by_field, others = forms.assign_errors_to_fields(errors, names)
+    by_field, other_errors = forms.assign_errors_to_fields(errors, names)
     return render_page(
         request,
         "form.html",
@@ -96,7 +96,7 @@ async def _render_form(
         changed=changed,
         full=full,
         by_field=by_field,
-        others=others,
+        others=other_errors,
         estimate=estimate,
     )
 

@@ -104,8 +104,8 @@ def build_summary(result: ResultDict) -> dict[str, str]:
 
 def format_vector(numbers: list[float], digits: int = 6) -> str:
     """Format a vector with enough digits to reproduce the weights: (0.5, -1.2)."""
-    shown = [f"{number:.{digits}g}" for number in numbers[:MAX_SHOWN_NUMBERS]]
-    return f"({', '.join(shown)}{', …' if len(numbers) > MAX_SHOWN_NUMBERS else ''})"
+    formatted = [f"{number:.{digits}g}" for number in numbers[:MAX_SHOWN_NUMBERS]]
+    return f"({', '.join(formatted)}{', …' if len(numbers) > MAX_SHOWN_NUMBERS else ''})"
 
 
 def format_weight(value: float) -> str:
