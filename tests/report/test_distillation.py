@@ -34,14 +34,14 @@ def test_at_80_columns_no_word_is_broken(monkeypatch, capsys):
     row = {"rouge": {key: {**MEASURE, **score} for key in tables.ROUGE_TITLES}, "length": {**MEASURE, "value": 17.5}}
     row |= {"copied": {"copied-2": 0.78}, "unfinished": 0.19}
     names = ["teacher", "untrained", "baseline", "distilled"]
-    contest = {
+    summarization = {
         "scores": dict.fromkeys(names, row),
         "num_documents": 50,
         "pairs": [],
         "claims": [],
         "signature": "rouge",
     }
-    terminal.print_distillation(typed({"summarization": contest}))
+    terminal.print_distillation(typed({"summarization": summarization}))
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     words = {word for line in lines for word in line.split()}
@@ -101,7 +101,7 @@ def test_summaries_are_judged_by_rouge_before_perplexity():
 def test_the_page_leads_with_what_each_writes():
     shown = page.render_page(typed({"summarization": CONTEST, "verdicts": [VERDICT], "metric": "perplexity"}))
     assert "Based on ROUGE-1 of the summaries of 199 held-out documents, 3 seeds." in shown
-    assert shown.index('id="contest"') < shown.index("By perplexity") < shown.index("distilled hurt: perplexity")
+    assert shown.index('id="headline"') < shown.index("By perplexity") < shown.index("distilled hurt: perplexity")
     plain = page.render_page(typed({"verdicts": [VERDICT], "metric": "perplexity"}))
-    assert 'id="contest"' not in plain and "By perplexity" not in plain
+    assert 'id="headline"' not in plain and "By perplexity" not in plain
     assert tables.build_headline_verdicts(typed({"verdicts": [VERDICT]})) == []

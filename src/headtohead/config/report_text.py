@@ -10,7 +10,7 @@ from headtohead.config.base import BaseConfig
 
 ReportSection = Literal[
     "introduction",
-    "contest",
+    "headline",
     "verdicts",
     "settings",
     "failures",

@@ -22,7 +22,7 @@ def build_headline_section(context: ReportContext) -> Section | None:
         return None
     note = "Intervals are simultaneous for all pairs. All pairs and the other measures are under “Distillation”."
     title = "Verdict" if len(rows) == 1 else "Verdicts"
-    return Section("contest", title, [VerdictList(rows), Paragraph(note, "notes")], is_headline=True)
+    return Section("headline", title, [VerdictList(rows), Paragraph(note, "notes")], is_headline=True)
 
 
 def build_distillation_section(context: ReportContext) -> Section | None:

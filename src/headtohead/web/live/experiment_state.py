@@ -180,7 +180,7 @@ class ExperimentReader:
         if not findings.verdicts or not self.has_current_findings(state):
             return {}
         return {
-            "contest": [asdict(card) for card in build_headline_verdicts(findings)[:MAX_SHOWN_ROWS]],
+            "headline": [asdict(card) for card in build_headline_verdicts(findings)[:MAX_SHOWN_ROWS]],
             "warnings": [warning.to_json() for warning in findings.warnings[:MAX_SHOWN_ROWS]],
             "verdicts": [verdict.to_dict() for verdict in findings.verdicts[:MAX_SHOWN_ROWS]],
             "chart": None,
