@@ -1,7 +1,7 @@
 """JSON lines over stdin and stdout between a process and the child processes that it starts.
 
 Every request carries an id, and every answer repeats it, so that an answer to a cancelled request is dropped and never
-mistaken for the answer to the next one. A child exits as soon as its parent has closed the channel or died.
+mistaken for the answer to the next one. A child exits when its parent closes the channel or dies.
 
 `ParentChannel` is the child's end. A parent uses `ChildProcess` for a child that works on one request at a time, or
 `RequestChannel` (asyncio) for a child that is started on demand and shared by concurrent requests.
@@ -64,7 +64,7 @@ class ParentChannel:
     ) -> None:
         """Pass every line to `on_message` in a background thread; call `on_close` when the parent closes the channel.
 
-        By default the process exits at once, also in the middle of a request: two processes must not write one run.
+        By default the process exits immediately, even during a request: two processes must not write one run.
         """
 
         def read() -> None:
@@ -288,7 +288,7 @@ class RequestChannel:
         async with self._start_lock:
             if self._process is not None and self._process.stdin is not None and self._process.stdin.is_closing():
                 assert self._reader is not None
-                await self._reader  # the idle child was told to exit; wait for it
+                await self._reader  # the idle child has been told to exit; wait for it
             if self.pid is None:
                 self._process = await asyncio.create_subprocess_exec(
                     *self._command,

@@ -1,4 +1,4 @@
-"""Open files of run folders, which somebody else may have written.
+"""Open files of run folders, which are untrusted: others may have written them.
 
 Links are not followed, only regular files are opened, and sizes are limited before a parser sees the bytes. Everything
 that reads a run folder goes through this module; an audit hook in the tests and a lint rule enforce it.
@@ -133,7 +133,7 @@ def _iterate_entries(folder: Path, depth: int) -> Iterator[tuple[os.DirEntry[str
 
 
 def create_file(path: Path) -> BufferedWriter:
-    """Create a file for writing in the place of whatever has this name. A link is replaced, not followed."""
+    """Create a file for writing, replacing any existing entry. A link is replaced, not followed."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags, 0o666)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from headtohead.config import experiment
-from headtohead.config.loading import build_trial as trial_of
+from headtohead.config.loading import build_trial
 from headtohead.experiment import loading
 from headtohead.saved_models import model_io
 from headtohead.tasks.registry import prepare_dataset
@@ -55,7 +55,7 @@ def _runs(place: Path, task: str) -> dict[str, Path]:
     found = {}
     for name in experiment.names:
         found[name] = place / name / "seed-0"
-        trial = trial_of(experiment, name, 0)
+        trial = build_trial(experiment, name, 0)
         prepared = prepare_dataset(trial.data, trial.task)
         model, training = build_training(trial, prepared, found[name], torch.device("cpu"))
         training.run()

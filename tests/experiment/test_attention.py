@@ -9,7 +9,7 @@ import pytest
 from headtohead.atomic_io import read_json, write_json
 from headtohead.attention_analysis import head_chart, head_tables, trial_metrics
 from headtohead.config import experiment
-from headtohead.config.loading import build_trial as trial_of
+from headtohead.config.loading import build_trial
 from headtohead.data import examples as data_examples
 from headtohead.experiment.run_folder import Run
 from headtohead.experiment.schemas import Findings, SeedEstimate
@@ -22,7 +22,7 @@ from headtohead.trials.trial import run_trial
 
 
 def test_a_trial_leaves_what_each_head_does(small: Any, tmp_path: Path) -> None:
-    run_trial(trial_of(small(), "baseline", 1), tmp_path / "run", device="cpu")
+    run_trial(build_trial(small(), "baseline", 1), tmp_path / "run", device="cpu")
     found = read_json(tmp_path / "run" / trial_metrics.FILE_NAME)
     assert (found["split"], found["schema_version"]) == ("validation", 2)
     assert 8 <= found["rows"] <= trial_metrics.MAX_ROWS + trial_metrics.MAX_BATCH_SIZE
@@ -47,7 +47,7 @@ def test_a_network_of_the_users_own_is_left_alone(small: Any, tmp_path: Path) ->
     )
     own = {"own": {"model": {"module": f"{tmp_path / 'mine.py'}:Net", "context": 8}}}
     experiment = small(variants=own, probe={"prompts": []})
-    run_trial(trial_of(experiment, "own", 1), tmp_path / "run", device="cpu")
+    run_trial(build_trial(experiment, "own", 1), tmp_path / "run", device="cpu")
     assert (tmp_path / "run" / "result.json").is_file()
     assert not (tmp_path / "run" / trial_metrics.FILE_NAME).exists()
 
@@ -57,7 +57,7 @@ def test_an_attention_without_maps_costs_no_trial(small: Any, tmp_path: Path, mo
 
     shows = MultiHeadAttention.forward
     monkeypatch.setattr(MultiHeadAttention, "forward", lambda *given: (shows(*given)[0], None))
-    trial = trial_of(small(), "baseline", 1)
+    trial = build_trial(small(), "baseline", 1)
     prepared = prepare_dataset(trial.data, trial.task)
     model = build_model(trial.model, prepared.tokenizer.vocab_size, seed=1)
     examples = data_examples.build_evaluation_examples(
@@ -70,7 +70,7 @@ def test_an_attention_without_maps_costs_no_trial(small: Any, tmp_path: Path, mo
 
 
 def test_large_models_are_measured_on_fewer_rows(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    trial = trial_of(small(), "baseline", 1)
+    trial = build_trial(small(), "baseline", 1)
     prepared = prepare_dataset(trial.data, trial.task)
     model = build_model(trial.model, prepared.tokenizer.vocab_size, seed=1)
     examples = data_examples.build_evaluation_examples(

@@ -286,8 +286,8 @@ def test_a_search_ends_where_a_trial_cannot_even_say_why_it_failed(small: Any, t
     """Without a failure.json the point stayed open, and was tried for ever."""
     asked = small(seeds=1, search={"space": {"training.optimizer.lr": [1e-3, 1e-2]}, "seeds": 1})
     search = run_search.SearchRun(asked, tmp_path)
-    (job,) = search.more(1)
+    (job,) = search.take_next_jobs(1)
     assert isinstance(job, Job)
     job.state, job.message = "failed", "/runs/x: Read-only file system"
     with pytest.raises(TrialError, match="Read-only file system"):
-        search.more(1)
+        search.take_next_jobs(1)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headtohead.atomic_io import read_json
-from headtohead.config.loading import build_trial as trial_of
+from headtohead.config.loading import build_trial
 from headtohead.errors import RunFolderError
 from headtohead.execution.worker_pool import Job
 from headtohead.experiment.run_folder import lock_folder, open_runs
@@ -115,7 +115,7 @@ def test_sizes_are_counted_once_and_told_to_the_workers(small, tmp_path):
     experiment = small(seeds=1, training={"steps": 4})
     run_experiment.run_experiment(experiment, tmp_path / "runs", num_workers=2)
     for name in experiment.names:
-        trial = trial_of(experiment, name, 0)
+        trial = build_trial(experiment, name, 0)
         counted = compute_model_size(trial, prepare_dataset(trial.data, trial.task))
         start = read_json(tmp_path / "runs" / name / "seed-0" / "start.json")
         assert {key: start[key] for key in asdict(counted)} == asdict(counted)

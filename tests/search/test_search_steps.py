@@ -42,7 +42,7 @@ def play(
     draw, done = random.Random(order), []
     while True:
         running = [job for job in search.jobs if not job.is_over]
-        search.jobs += search.more(workers - len(running)) if len(running) < workers else []
+        search.jobs += search.take_next_jobs(workers - len(running)) if len(running) < workers else []
         running = [job for job in search.jobs if not job.is_over]
         if not running or (stop is not None and len(done) >= stop):
             return done
@@ -88,7 +88,7 @@ def test_a_search_is_the_same_whatever_the_order_of_the_workers_and_after_any_ki
     asked["space"] = GRID if method == "grid" else MIXED
 
     def said(search: SearchRun) -> list[Any]:
-        return [(point.settings, point.figures, point.pruned) for point in search.points]
+        return [(point.settings, point.seed_scores, point.pruned) for point in search.points]
 
     first = begun("first", **asked)
     play(first, order=1)
@@ -104,10 +104,10 @@ def test_a_search_is_the_same_whatever_the_order_of_the_workers_and_after_any_ki
         if now < stop:
             break
     assert said(part) == said(first)
-    assert played == sum(len(point.figures) for point in first.points), "no trial was played twice"
+    assert played == sum(len(point.seed_scores) for point in first.points), "no trial was played twice"
     if prune:
         assert any(point.pruned for point in first.points)
-        assert all(len(point.figures) < 3 for point in first.points if point.pruned)
+        assert all(len(point.seed_scores) < 3 for point in first.points if point.pruned)
         assert not any(point.pruned for point in first.points[: DECISION_LAG - 1])
 
 
@@ -155,14 +155,14 @@ def test_minutes_end_a_search_and_breaks_do_not_count(begun):
     search = begun(method="random", space=RATES, seeds=2, budget={"minutes": 5})
     clock = itertools.count(0, 10.0)
     search.now = lambda: next(clock)
-    search.began = 0.0
+    search.start_time = 0.0
     play(search)
     assert search.seconds() >= 300
     took = len(search.points)
     assert 1 < took < 60
     again = begun(again=True, method="random", space=RATES, seeds=2, budget={"minutes": 5})
-    again.now, again.began = (lambda: 1000.0), 1000.0
-    assert again.before >= 290, "what was used before counts"
+    again.now, again.start_time = (lambda: 1000.0), 1000.0
+    assert again.previous_seconds >= 290, "what was used before counts"
     lines = read_jsonl(again.journal.path)
     assert sum(line["event"] == "point" for line in lines) == took
 
@@ -170,11 +170,11 @@ def test_minutes_end_a_search_and_breaks_do_not_count(begun):
 def test_a_trial_whose_worker_is_lost_is_retried_once_and_then_its_point_fails(begun):
     search = begun(space={"training.batch_size": [4, 8]}, seeds=1)
     for _ in range(2):
-        (job,) = search.more(1)
+        (job,) = search.take_next_jobs(1)
         search.jobs.append(job)
         assert job.trial.variant == "point-001"
         job.state, job.message = "lost", "its worker was killed by signal 9"
-    (job,) = search.more(1)
+    (job,) = search.take_next_jobs(1)
     assert job.trial.variant == "point-002"
     assert search.points[0].status == "failed"
     assert "killed twice" in str(search.points[0].failure)
@@ -192,7 +192,9 @@ def test_numbers_that_go_together_badly_inside_a_range_cost_no_trial(small, tmp_
     failed = [point for point in search.points if point.failure]
     assert failed and all("cannot be divided" in str(point.failure) for point in failed)
     assert all(
-        point.settings["model.width"] % point.settings["model.heads"] == 0 for point in search.points if point.figures
+        point.settings["model.width"] % point.settings["model.heads"] == 0
+        for point in search.points
+        if point.seed_scores
     )
 
 

@@ -236,7 +236,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     import torch
 
-    from headtohead.config.loading import build_trial as trial_of
+    from headtohead.config.loading import build_trial
     from headtohead.experiment import loading
     from headtohead.saved_models import model_io
     from headtohead.tasks.registry import prepare_dataset
@@ -262,7 +262,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_record(folder_made(runs / "tiny") / "experiment.json", ExperimentFile(identity="x", experiment=experiment))
     for name in experiment.names:
         run = runs / "tiny" / name / "seed-0"
-        trial = trial_of(experiment, name, 0)
+        trial = build_trial(experiment, name, 0)
         prepared = prepare_dataset(trial.data, trial.task)
         model, training = build_training(trial, prepared, run, torch.device("cpu"))
         training.run()

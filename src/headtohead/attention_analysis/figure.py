@@ -1,6 +1,6 @@
 """Attention figures: the maps of one or more models on one text, and their images.
 
-If there would be too many pixels, blocks of neighbours are max-pooled, and the picture says so.
+If there would be too many pixels, blocks of neighbours are max-pooled, and a note states it.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def compute_attention_maps(
 ) -> AttentionMaps:
     """Return the attention maps of a model on a text, padded on the right to `pad_to`.
 
-    `is_causal` tells whether later tokens are hidden; our own Transformer knows it.
+    `is_causal` states whether later tokens are masked; a `Transformer` knows it itself.
     """
     length = len(encoded_text.ids)
     num_padding = max(0, (pad_to or 0) - length)

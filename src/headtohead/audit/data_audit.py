@@ -35,7 +35,7 @@ def audit_data(
 ) -> list[CheckResult]:
     """Audit a corpus and, with a tokenizer, its vocabulary.
 
-    `encoded_splits` avoids tokenizing the splits again. `use` tells how an experiment uses the corpus.
+    `encoded_splits` avoids tokenizing the splits again. `use` describes how an experiment uses the corpus.
     """
     results = [audit_train_overlap(corpus, split, use) for split in corpus.splits.values() if split.role != "train"]
     for split in corpus.get_test_splits():

@@ -60,7 +60,7 @@ def build_inconclusive(check: str) -> CheckResult:
 
 
 def list_blocking_reasons(results: Iterable[CheckResult]) -> list[str]:
-    """Return why the verdict is withheld, such as ["reads the future"]; empty if no blocking check failed."""
+    """Return why the verdict is withheld, such as ["reads the future"]; an empty list if no blocking check failed."""
     blocking = (result for result in results if result.passed is False and result.is_blocking)
     return list(dict.fromkeys(result.failure_reason or result.name for result in blocking))
 

@@ -1,4 +1,4 @@
-"""Score sampled rows again with the live model, changed in ways that must not change their losses."""
+"""Rescore sampled rows with the live model after changes that must not affect their losses."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ScoringProbe:
 
     Args:
         model, objective, device: As in the final scoring.
-        batches: Scored batches; those with padding are left out if others have none.
+        batches: Scored batches; batches with padding are excluded if others have none.
         target: What the model predicts.
         recorded: Losses of the examples of these batches as they were recorded, if known.
         is_trained: Whether the limit is fixed; otherwise it is a multiple of the model's rounding noise.

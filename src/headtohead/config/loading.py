@@ -115,9 +115,9 @@ def parse_experiment(
     """Read and validate an experiment file; raise `ConfigError` with every issue.
 
     Overlays are applied in this order: if other data is used, `[original]` if `data_folder` has its files, otherwise
-    the removal of what a recipe says about its own data; `[full]` if `full`; the variants named in `only`; the quick
-    look if `quick`; then `overrides`, a list of `key=value`. `prepare` is called with the dict and the file's folder
-    before validation, to import custom parts. `check` returns additional issues, such as unknown parts.
+    the removal of settings that only apply to the recipe's own data; `[full]` if `full`; the variants named in `only`;
+    the quick look if `quick`; then `overrides`, a list of `key=value`. `prepare` is called with the dict and the file's
+    folder before validation, to import custom parts. `check` returns additional issues, such as unknown parts.
     """
     raw_experiment = read_raw_experiment(recipe_or_file)
     if data_folder is not None:
@@ -297,7 +297,7 @@ def _validate_config(raw: RawConfig) -> tuple[Experiment | None, list[Validation
 def _check_without(raw: RawConfig, invalid_locations: Sequence[Sequence[int | str]]) -> list[ValidationIssue]:
     """Return the issues between valid settings, which pydantic does not check while any setting is invalid.
 
-    Invalid settings are removed first; an issue that mentions one of them may be due to the removal and is left out.
+    Invalid settings are removed first; an issue that mentions one of them may be caused by the removal and is dropped.
     """
     remaining = {"question": "", **copy.deepcopy(raw)}
     removed_keys = {remove_setting(remaining, location) for location in invalid_locations} - {""}

@@ -15,7 +15,7 @@ VARIANT_TABLES = ("data", "model", "training")
 OVERLAY_TABLES = ("full", "quick")
 RECIPE_DATA_KEYS = ("description", "conclusions", "published", "claims", "original")
 RECIPE_DATA_SETTINGS = ("files", "columns", "vocabulary", "monitor", "validation_fraction")
-"""what a recipe states about the data that it was written for"""
+"""settings of a recipe that only apply to the data it was written for"""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,9 @@ def apply_original_setup(raw_experiment: RawExperiment) -> RawExperiment:
 
 
 def adapt_to_other_data(raw_experiment: RawExperiment) -> RawExperiment:
-    """Remove what a recipe says about its own data: its texts, published results, vocabulary, splits and prompts."""
+    """Remove the settings that only apply to a recipe's own data: its texts, published results, vocabulary, splits and
+    prompts.
+    """
     raw = {key: value for key, value in raw_experiment.raw.items() if key not in RECIPE_DATA_KEYS}
     removed_settings = {"data": RECIPE_DATA_SETTINGS, "probe": ("prompts", "sentences")}
     for table, names in removed_settings.items():

@@ -1,4 +1,4 @@
-"""The recipes grouped by question, with what they vary, their corpus and their duration."""
+"""Catalog of recipes, grouped by question: varied settings, corpus and duration."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CORPORA = {"sotu": "State of the Union", "summaries": "your documents (--data)"}
 
 @dataclass(frozen=True)
 class RecipeSummary:
-    """What a list of recipes shows about one of them."""
+    """Summary of a recipe, for lists of recipes."""
 
     name: str
     topic: str

@@ -221,7 +221,7 @@ class BatchSchedule:
     def _apply_rare_word_treatment(
         self, block: Int64[Tensor, "batch width"], attention_mask: Bool[Tensor, "batch width"] | None, step: int
     ) -> tuple[Int64[Tensor, "batch length"], Int64[Tensor, "batch length"], Bool[Tensor, "batch length"] | None]:
-        """Return inputs, labels and mask, with words that occur once in train treated as `data.rare_words` says."""
+        """Return inputs, labels and mask; apply `data.rare_words` to words that occur once in train."""
         assert self._token_counts is not None
         occurs_once = self._token_counts[block] == 1
         is_replaced = occurs_once & self._sample_mask(block, self.rare_words.unknown, "once unknown", step)

@@ -29,7 +29,7 @@ class TokenStream:
     offsets: Int64[Tensor, "rows_and_one"] | None = None
     """where each row starts and the last one ends, if known"""
     documents: Int64[Tensor, "rows"] | None = None
-    """the document of each row; None if each row is a document of its own"""
+    """the document of each row; None if each row is its own document"""
 
     def __len__(self) -> int:
         return self.tokens.numel()
@@ -57,7 +57,7 @@ class TokenRows:
     counts: Int64[Tensor, "vocab"] | None = None
     """number of occurrences of each token, if already known"""
     documents: Int64[Tensor, "rows"] | None = None
-    """the document of each row; None if each row is a document of its own"""
+    """the document of each row; None if each row is its own document"""
 
     def __len__(self) -> int:
         return self.offsets.numel() - 1
@@ -166,7 +166,7 @@ def build_token_rows(
 
 
 def number_documents(split: Split) -> Int64[Tensor, "rows"] | None:
-    """Return the index of each row's document; None if each row is a document of its own."""
+    """Return the index of each row's document; None if each row is its own document."""
     if not split.documents:
         return None
     if len(split.document_ids):

@@ -3,7 +3,7 @@
 A stream is split into consecutive blocks of the context, so every token but the first is predicted exactly once. A
 block may contain the end of one document and the start of the next. It is one input of the model, so that documents
 need not be long, but it is scored in segments: the labels of one document in one block. The total loss is that of whole
-blocks, and every score belongs to one document. The first row of a stream is a segment of its own, because its first
+blocks, and every score belongs to one document. The first row of a stream is a separate segment, because its first
 token is not predicted: the text after it is what every tokenizer predicts.
 """
 
@@ -86,7 +86,7 @@ class EvaluationExamples:
     def batches(self, batch_size: int) -> Iterator[Batch]:
         """Yield all examples in batches of `batch_size`.
 
-        The incomplete last block of a stream forms a batch of its own, the only one with padding. Examples are in
+        The incomplete last block of a stream forms a separate batch, the only one with padding. Examples are in
         order, except for rows padded to the longest of their batch: those are sorted by decreasing length, because half
         of the computation would otherwise be spent on padding.
         """

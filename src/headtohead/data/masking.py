@@ -24,7 +24,7 @@ MASK_FRACTION, RANDOM_FRACTION = 0.8, 0.1
 
 
 class MaskedBatchSchedule(BatchSchedule):
-    """Masked batches as a pure function of (seed, step): rows, masks and replacements have streams of their own."""
+    """Masked batches as a pure function of (seed, step): rows, masks and replacements have separate random streams."""
 
     def __init__(
         self,

@@ -172,7 +172,7 @@ def _collect_predictions(examples: EvaluationExamples, batch_size: int) -> tuple
 
 
 def _find_first_row_end(examples: EvaluationExamples) -> int:
-    """Return the first label after the first row of a stream; 0 if nothing is left out."""
+    """Return the first label after the first row of a stream; 0 if nothing is excluded."""
     if not isinstance(examples.encoded, TokenStream) or examples.encoded.offsets is None:
         return 0
     end = int(examples.encoded.offsets[1]) - 1
@@ -213,9 +213,9 @@ def _build_byte_table(tokenizer: TokenizerProtocol) -> list[bytes]:
 
 
 def _list_byte_characters() -> dict[int, str]:
-    """Return the character that stands for each byte in byte-level vocabularies.
+    """Return the character that represents each byte in byte-level vocabularies.
 
-    Printable bytes stand for themselves, the others are numbered from 256. Radford et al. 2019, GPT-2.
+    Printable bytes represent themselves; the others are numbered from 256. Radford et al. 2019, GPT-2.
     """
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
     unprintable = (byte for byte in range(256) if byte not in printable)

@@ -44,7 +44,7 @@ class Split:
     separator: str = "\n"
     """text between two rows when the split is read as one stream"""
     documents: tuple[str, ...] = ()
-    """names of the documents; empty if each row is a document of its own"""
+    """names of the documents; empty if each row is its own document"""
     document_ids: Sequence[int] = ()
     """the document of each row, as an index into `documents`; empty if there is only one or each row is its own"""
 
@@ -88,7 +88,7 @@ class RawSplit:
     separator: str = "\n"
     """text between two rows when the split is read as one stream"""
     documents: Sequence[str] = ()
-    """the name of each row's document, or one name for all rows; empty if each row is a document of its own"""
+    """the name of each row's document, or one name for all rows; empty if each row is its own document"""
 
     @property
     def has_named_rows(self) -> bool:
@@ -231,7 +231,7 @@ def hold_out(raw_split: RawSplit, fraction: float, purpose: str) -> tuple[RawSpl
     """Split off about `fraction` of the rows, at least one distinct text. Return (remaining, held out).
 
     If rows name their documents, whole documents are held out. Rows held out of a single document are a random sample
-    of it, so each of them counts as a document of its own.
+    of it, so each of them counts as a separate document.
     """
     units = raw_split.documents if raw_split.has_named_rows else raw_split.rows
     keys = [rng.derive_seed("split", purpose, unit) for unit in units]

@@ -1,4 +1,4 @@
-"""Tokenized corpora on disk: built once, found again by content, and memory-mapped by every training process.
+"""Tokenized corpora on disk: built once, keyed by content, and memory-mapped by every training process.
 
 FOLDER, named by a hash of everything the tokens depend on (files, settings, the code of this package)
   manifest.json       content and checksums; written last, so a folder that has it is complete
@@ -11,12 +11,12 @@ FOLDER, named by a hash of everything the tokens depend on (files, settings, the
   splitN.text, .ends  the rows as text (`text_store`); vocabulary.* hold the vocabulary rows if they are not train's
 
 A folder is built in three stages: text, tokenizer, then tokens in shards, which all cores encode and which are appended
-in order. Each shard adds a line to splitN.jsonl after its tokens. After a kill, what was written is compared with its
-checksums and the build continues behind it.
+in order. Each shard adds a line to splitN.jsonl after its tokens. After an interruption, the written part is compared
+with its checksums and the build continues behind it.
 
-Checksums are computed from what is written. Opening a folder compares every file with its checksum. The checksum of a
+Checksums are computed while writing. Opening a folder compares every file with its checksum. The checksum of a
 large file is kept in $XDG_CACHE_HOME/headtohead/checksums with the identity of the file (size, inode, times of the last
-change of content and status), so an unchanged file is not read again; `h2h doctor --deep` reads every byte.
+change of content and status), so an unchanged file is not reread; `h2h doctor --deep` reads every byte.
 
 Small corpora are cached too: reading and tokenizing the default corpus takes seconds and opening it milliseconds, in
 every worker. The cache is in $XDG_CACHE_HOME/headtohead/corpora (~/.cache unless set). Folders unused for two months
@@ -68,7 +68,7 @@ SCHEMA_VERSION = 4
 MANIFEST_FILE, TEXTS_FILE = "manifest.json", "texts.json"
 MAX_UNUSED_DAYS = 60
 LARGE_FILE_BYTES = 2**20
-"""size from which the checksum of a file is kept, because reading it again takes long"""
+"""size from which the checksum of a file is kept, because rereading it takes long"""
 TIMESTAMP_NANOSECONDS = 2 * 10**9
 """a file that changed more recently may change again without a change of its times"""
 UNUSABLE_CACHE_ERRORS = (
@@ -140,7 +140,7 @@ def build_cache_key(data: DataConfig, has_labels: bool, base_folder: Path) -> di
 
 
 def get_checksum(path: Path) -> str:
-    """Return the SHA-256 of a file. A large file that has not changed since it was last read is not read again."""
+    """Return the SHA-256 of a file. A large file is reread only if it has changed."""
     identity = _identify_file(path)
     if identity["size"] < LARGE_FILE_BYTES:
         return compute_sha256(path)

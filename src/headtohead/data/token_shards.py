@@ -74,7 +74,7 @@ class SplitTokenization:
 def write_tokens(job: SplitTokenization, on_progress: ProgressCallback) -> dict[str, str]:
     """Write the tokens, row offsets and counts of a split.
 
-    Returns the SHA-256 of each file by name, computed from what was written and not from the file.
+    Returns the SHA-256 of each file by name, computed while writing, not from the file.
     """
     rows = job.rows
     num_rows, num_tokens, checksums = _resume(job)

@@ -19,7 +19,7 @@ JsonRecord = dict[str, Any]
 
 @dataclass
 class SampleStore:
-    """Samples and their scores, appended to disk as they are computed and found by a hash of what they depend on."""
+    """Samples and their scores, appended to disk as they are computed, and keyed by a hash of their inputs."""
 
     folder: Path
     request: DecodingRequest

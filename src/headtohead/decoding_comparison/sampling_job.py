@@ -61,7 +61,7 @@ class DecodingComparison:
         self.store = SampleStore(self.folder, self.request, self.generator.digest, scorer_digest)
 
     def run(self, *, command: list[str], versions: dict[str, str]) -> DecodingResults:
-        """Generate and score what is missing, and return everything that the report shows."""
+        """Generate and score missing samples; return the results for the report."""
         request = self.request
         points = strategy_parsing.build_sweep_points(int(self.generator.tokenizer.vocab_size)) if request.sweep else []
         sample_counts = {**dict.fromkeys(request.strategies, request.samples), **self._count_sweep_only_samples(points)}

@@ -1,4 +1,4 @@
-"""Report tables of distillation: scores of all systems, verdicts on all pairs, costs, claims and published figures.
+"""Report tables of distillation: scores of all systems, verdicts on all pairs, costs, claims and published scores.
 
 Plain-text distillation, which has no summaries, gets one table with the teacher and its students.
 """

@@ -46,7 +46,7 @@ def generate_texts(
     batch_size: int | None = None,
     generators: TextGenerators | None = None,
 ) -> list[TeacherTextLine]:
-    """Return one cache line per prompt, generating only what the cache lacks.
+    """Return one cache line per prompt, generating only those that are not cached.
 
     With `generators`, several processes share the missing prompts. The batches do not change, so neither do the texts.
     """

@@ -161,7 +161,7 @@ def _collect_scores_by_seed(findings: Findings) -> dict[str, dict[str, dict[int,
     splits = [name for name, split in corpus_splits.items() if split.role == "test"]
     if any(findings.split in by_split for by_split in findings.scores.values()):
         splits = [findings.split]
-    # These scores cover whole splits: say so if the verdict is based on unseen rows only.
+    # These scores cover whole splits: state it if the verdict is based on unseen rows only.
     suffix = ", all rows" if findings.rows == "unseen" else ""
     return {
         split + suffix: {

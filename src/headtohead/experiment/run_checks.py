@@ -30,7 +30,7 @@ class RunIssue:
 
     variant: str
     seeds: tuple[int, ...]
-    """the runs; empty if all are affected"""
+    """the affected runs; empty for all"""
     kind: Literal["foreign", "surplus", "copied", "unrecorded", "missing", "experiment"]
     problem: str
     """predicate about the variant, such as "was trained on another corpus" """
@@ -99,7 +99,7 @@ def _find_foreign_search_runs(runs: ExperimentRuns, metadata: ExperimentFile) ->
 
 
 def _compare_trial(run: Run, metadata: ExperimentFile, variant: str, seed: int) -> str:
-    """Return how a run was trained otherwise than the experiment says; empty if it was not."""
+    """Return how the settings of a run differ from the experiment; an empty string if they agree."""
     record, expected = run.trial_file, build_trial(metadata.experiment, variant, seed)
     named = {"variant": variant, "seed": seed, **expected.settings()}
     recorded = {"variant": record.trial.variant, "seed": record.trial.seed, **record.trial.settings()}
@@ -111,7 +111,7 @@ def _compare_trial(run: Run, metadata: ExperimentFile, variant: str, seed: int) 
 
 
 def _describe_changed_dependencies(recorded: Dependencies, expected: Dependencies) -> str:
-    """Return which code or weights of a run were changed; empty if none were."""
+    """Return which code or weights of a run have changed; an empty string if none."""
     changed = [name for name in dict.fromkeys([*expected, *recorded]) if expected.get(name) != recorded.get(name)]
     return f"was trained with other code or weights: {', '.join(changed)} was changed" if changed else ""
 

@@ -33,7 +33,7 @@ from headtohead.atomic_io import (
 from headtohead.audit.result import CheckResult
 from headtohead.config import experiment as config_experiment
 from headtohead.config.base import FOLDER_NAME_PATTERN, FOLDER_NAME_RULE
-from headtohead.config.loading import build_trial as trial_of
+from headtohead.config.loading import build_trial
 from headtohead.errors import RunFolderError
 from headtohead.experiment import schemas
 
@@ -202,4 +202,4 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 def build_trials(experiment: config_experiment.Experiment, seeds: range) -> list[config_experiment.Trial]:
     """Return the trials ordered by seed, so that every variant has a first result early."""
-    return [trial_of(experiment, variant, seed) for seed in seeds for variant in experiment.names]
+    return [build_trial(experiment, variant, seed) for seed in seeds for variant in experiment.names]

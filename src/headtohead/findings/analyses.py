@@ -1,8 +1,7 @@
-"""Interim analyses and lost runs of an experiment: what the error rate is shared by, and which runs count as failures.
+"""Interim analyses, which share the error rate of an experiment, and lost runs, which count as failures.
 
-The journal records every analysis and every variant that was ever run, so seeds added by hand, on advice, by
-`seeds = "auto"`, in the web app or with --resume are treated alike, and a variant that was removed from the file still
-counts.
+The journal records every analysis and every variant that was ever run, so seeds added by hand, on advice, by `seeds =
+"auto"`, in the web app or with --resume are treated equally, and a variant that was removed from the file still counts.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def _count_confirmatory_comparisons(experiment: Experiment) -> int:
 
 
 def record_analysis(runs: ExperimentRuns, verdicts: Sequence[Verdict], budget: ErrorBudget) -> None:
-    """Append an analysis to the journal, unless each of its variants was analysed with as many seeds before."""
+    """Append an analysis to the journal, unless each variant was already analysed with as many seeds."""
     seeds = {verdict.variant: count_analysed_seeds(verdict) for verdict in verdicts if is_analysed(verdict)}
     if any(not has_analysis(budget, name, number) for name, number in seeds.items()):
         confidence = {verdict.variant: verdict.adjusted_confidence for verdict in verdicts if is_analysed(verdict)}
@@ -65,7 +64,7 @@ def record_analysis(runs: ExperimentRuns, verdicts: Sequence[Verdict], budget: E
 
 
 def is_analysed(verdict: Verdict) -> bool:
-    """Return whether the verdict is an analysis: it is not withheld, and has seeds enough for an interval."""
+    """Return whether the verdict is an analysis: it is not withheld and has enough seeds for an interval."""
     return verdict.outcome != NOT_COMPARABLE and count_analysed_seeds(verdict) >= MIN_SEEDS
 
 
@@ -93,7 +92,7 @@ def find_lost_runs(runs: ExperimentRuns, finished: FinishedRuns) -> list[Failure
 def _find_collapsed_runs(experiment: Experiment, corpus: CorpusFile, finished: FinishedRuns) -> list[FailureRecord]:
     """Return the finished runs that predict no better than token counts, or than the most common class.
 
-    Runs of a quick look, and runs of a baseline most of whose runs predict no better, are trained too briefly to tell.
+    Returns nothing for a quick look, or if most baseline runs predict no better: such runs are trained too briefly.
     """
     references = _get_count_references(experiment, corpus)
     baseline = [_has_learned(run, experiment, references) for run in finished[BASELINE].values()]
@@ -119,7 +118,7 @@ def _get_count_references(experiment: Experiment, corpus: CorpusFile) -> Mapping
 
 
 def _has_learned(run: Run, experiment: Experiment, references: Mapping[str, float]) -> bool:
-    """Return whether a run predicts better than counts on some split. Scores that are not finite are audited."""
+    """Return whether a run predicts better than counts on any split. Non-finite scores are left to the audits."""
     for split, reference in references.items():
         scores = run.result.scores.get(split)
         if scores is None or not np.isfinite(scores.loss):

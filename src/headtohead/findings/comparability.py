@@ -1,4 +1,4 @@
-"""Whether two variants predicted the same text, and in which unit their scores can be compared.
+"""Check whether two variants predicted the same text, and choose the unit in which their scores are compared.
 
 Two variants are compared on the same bytes or not at all. Every run records digests of the text that it predicted
 (`headtohead.data.scored_text`). If they are equal, scores are paired example by example. If tokenizers or contexts cut
@@ -25,7 +25,7 @@ TEXT_SETTINGS = ("data.", "model.context", "model.max_length")
 def compare_runs(
     reference: Mapping[int, Run], variant: Mapping[int, Run], splits: Sequence[str], *, by_example: bool
 ) -> ScoreUnit | str:
-    """Return the unit in which the runs of two variants can be compared, or a predicate why they cannot.
+    """Return the unit in which the runs of two variants can be compared, or the reason why they cannot.
 
     `by_example` requires scores of the same examples, for metrics or subsets that documents do not have.
     """
@@ -39,7 +39,7 @@ def compare_runs(
 
 
 def _find_inconsistent_runs(runs: Mapping[int, Run], splits: Sequence[str]) -> str:
-    """Return why the runs of a variant are not runs on one recorded text; empty if they are."""
+    """Return why the runs of a variant did not all predict one recorded text; an empty string if they did."""
     first_seed, first_run = next(iter(runs.items()))
     for seed, run in runs.items():
         if missing := [name for name in splits if f"{name}.digests" not in run.scores]:
@@ -53,7 +53,7 @@ def _find_inconsistent_runs(runs: Mapping[int, Run], splits: Sequence[str]) -> s
 def compare_texts(
     reference: TextColumns, variant: TextColumns, splits: Sequence[str], *, by_example: bool
 ) -> ScoreUnit | str:
-    """Return the unit in which the scores of two texts can be compared, or a predicate why they cannot."""
+    """Return the unit in which the scores of two texts can be compared, or the reason why they cannot."""
     if missing := [name for name in splits if f"{name}.digests" not in variant]:
         return _explain_missing_text(variant, missing, splits)
 

@@ -69,7 +69,7 @@ def _check_integrity(runs: ExperimentRuns) -> None:
 
 
 def _select_own_runs(runs: ExperimentRuns, issues: Sequence[RunIssue]) -> FinishedRuns:
-    """Return the finished runs without those of other trials, seeds that were not asked for, and copies.
+    """Return the finished runs, excluding those of other trials, seeds that were not requested, and copies.
 
     Raise RunFolderError if no run of the baseline is left.
     """

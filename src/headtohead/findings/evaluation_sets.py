@@ -16,10 +16,10 @@ from headtohead.verdict.scores import Scores
 
 @dataclass(frozen=True)
 class ScoreUnit:
-    """What is paired when two variants are compared (`findings.comparability`)."""
+    """The unit that is paired when two variants are compared (see `findings.comparability`)."""
 
     by_document: bool = False
-    """pair the totals of documents instead of examples; the first row of a stream is left out"""
+    """pair the totals of documents instead of examples; the first row of a stream is excluded"""
     per_byte: bool = False
     """weight by bytes instead of predictions"""
 
@@ -53,7 +53,7 @@ def select_evaluation_sets(experiment: Experiment, corpus: CorpusFile) -> list[E
 
 
 def resolve_split(corpus: CorpusFile, split: str) -> list[str]:
-    """Return the splits that a name stands for: "test" stands for all held-out splits."""
+    """Return the splits that a name refers to; "test" refers to all held-out splits."""
     return [name for name, row in corpus.splits.items() if row.role == "test"] if split == "test" else [split]
 
 
@@ -64,7 +64,7 @@ def has_leaked_rows(corpus: CorpusFile, split: str) -> bool:
 
 
 def has_finite_scores(runs_by_seed: Mapping[int, Run], corpus: CorpusFile, split: str, metric: str) -> bool:
-    """Return whether every score of a split is finite, with every seed."""
+    """Return whether every score of a split is finite for every seed."""
     column = "correct" if metric == "accuracy" else "losses"
     names = resolve_split(corpus, split)
     return all(np.isfinite(run.scores[f"{name}.{column}"]).all() for run in runs_by_seed.values() for name in names)
@@ -77,7 +77,7 @@ def stack_scores(
     metric: str,
     unit: ScoreUnit = ScoreUnit(),  # noqa: B008  # immutable
 ) -> Scores:
-    """Return the scores of each seed by example or document: losses for perplexity, correct ones for accuracy."""
+    """Return the scores of each seed by example or document: losses, or correct predictions for accuracy."""
     column = "correct" if metric == "accuracy" else "losses"
     names = resolve_split(corpus, evaluation_set.split)
     if unit.by_document:
@@ -137,7 +137,7 @@ def sum_by_document(
 
 
 def _name_documents(run: Run, corpus: CorpusFile, evaluation_set: EvaluationSet) -> tuple[str, ...]:
-    """Return the name of each example's document: its split, and its name or the number of its row."""
+    """Return the document of each example as "SPLIT: NAME", or "SPLIT: ROW" for documents without a name."""
     documents: list[str] = []
     for name in resolve_split(corpus, evaluation_set.split):
         ids = run.scores[f"{name}.documents"]
@@ -154,7 +154,7 @@ def _label_documents(corpus: CorpusFile, split: str, ids: np.ndarray[Any, np.dty
 def _number_examples(
     corpus: CorpusFile, names: Sequence[str], evaluation_set: EvaluationSet
 ) -> np.ndarray[Any, np.dtype[np.intp]]:
-    """Return the number of each scored row's example, from 0 in order of first rows."""
+    """Return the example index of each scored row. Repeated rows share an index."""
     rows, offset = [], 0
     for name in names:
         num_rows = corpus.splits[name].rows

@@ -1,6 +1,6 @@
-"""Warnings that are stated above the verdicts: variants that changed nothing, and implausible scores.
+"""Warnings shown above the verdicts: variants that changed nothing, and implausible scores.
 
-They withhold nothing. A warning says what was measured and what to inspect.
+Warnings do not withhold verdicts. Each states what was measured and what to inspect.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def collect_warnings(
     splits = resolve_split(corpus, experiment.primary.split)
     warnings = [_find_mixed_machines(finished), _compare_with_counts(experiment, finished[BASELINE], corpus, splits)]
     warnings += [_compare_with_train(name, by_seed, splits) for name, by_seed in finished.items()]
-    warnings += [_find_equal_starts(name, by_seed) for name, by_seed in finished.items()]
-    warnings += [_find_no_change(name, finished, pairs[name], splits) for name in experiment.variants]
-    warnings += [_find_other_budget(name, finished, pairs[name]) for name in experiment.variants]
+    warnings += [_find_identical_initial_weights(name, by_seed) for name, by_seed in finished.items()]
+    warnings += [_find_ineffective_change(name, finished, pairs[name], splits) for name in experiment.variants]
+    warnings += [_find_different_budget(name, finished, pairs[name]) for name in experiment.variants]
     warnings += [_find_large_gain(verdict, experiment.primary.metric) for verdict in verdicts]
     return [warning for warning in warnings if warning is not None]
 
@@ -63,10 +63,10 @@ def _find_mixed_machines(finished: FinishedRuns) -> ResultWarning | None:
     )
 
 
-def _find_no_change(
+def _find_ineffective_change(
     name: str, finished: FinishedRuns, pair: PairingRecord, splits: Sequence[str]
 ) -> ResultWarning | None:
-    """Warn if the variant has the weights, the test losses or the first step of the baseline, with every seed."""
+    """Warn if weights, test losses or the first step of a variant equal those of the baseline for every seed."""
     runs = [(finished[BASELINE][seed], run) for seed, run in finished[name].items() if seed in finished[BASELINE]]
     if not runs:
         return None
@@ -96,8 +96,8 @@ def _find_no_change(
     )
 
 
-def _find_equal_starts(name: str, runs: Mapping[int, Run]) -> ResultWarning | None:
-    """Warn if a custom network starts from the same weights with every seed."""
+def _find_identical_initial_weights(name: str, runs: Mapping[int, Run]) -> ResultWarning | None:
+    """Warn if a custom network starts from the same weights for every seed."""
     starts = [run.start.tensor_hashes for run in runs.values()]
     has_own_weights = all(isinstance(run.trial.model, CustomModelConfig) for run in runs.values())
     if len(starts) < 2 or not has_own_weights or any(start != starts[0] for start in starts):
@@ -111,7 +111,7 @@ def _find_equal_starts(name: str, runs: Mapping[int, Run]) -> ResultWarning | No
     )
 
 
-def _find_other_budget(name: str, finished: FinishedRuns, pair: PairingRecord) -> ResultWarning | None:
+def _find_different_budget(name: str, finished: FinishedRuns, pair: PairingRecord) -> ResultWarning | None:
     """Warn if a variant is trained on more or fewer rows than the baseline and changes something else too."""
     runs = [(finished[BASELINE][seed], run) for seed, run in finished[name].items() if seed in finished[BASELINE]]
     other_settings = [setting for setting in pair.settings if setting not in BUDGET_SETTINGS]

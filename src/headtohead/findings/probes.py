@@ -25,7 +25,7 @@ MAX_SAMPLE_SEEDS = 3
 def read_audits(runs_by_seed: Mapping[int, Run], required: Sequence[str]) -> list[CheckResult]:
     """Return the audits of a variant: for each check, the worst result over the seeds.
 
-    A required check that is missing or has no outcome on a seed fails, and says what to do.
+    A required check that is missing or has no outcome for a seed counts as failed, with advice.
     """
     worst: dict[str, CheckResult] = {}
     for seed, run in runs_by_seed.items():

@@ -55,7 +55,7 @@ class Judge:
     lost: Sequence[FailureRecord]
     budget: ErrorBudget
     is_live: bool = False
-    """whether differences that have not been analysed with as many seeds are left without a judgement"""
+    """do not judge differences that have not been analysed with as many seeds"""
 
     def judge_all(self) -> JudgedVariants:
         """Judge the variants on every evaluation set, and the comparisons on the primary one."""
@@ -143,7 +143,7 @@ class Judge:
         ]
 
     def _remove_judgement(self, verdict: Verdict) -> list[Verdict]:
-        """Return the verdict, without a judgement in a quick look or before its analysis."""
+        """Return the verdict; in a quick look or before its analysis, remove the judgement."""
         if self.experiment.quick:
             return remove_judgements([verdict])
         num_seeds = count_analysed_seeds(verdict)
@@ -160,14 +160,14 @@ class Judge:
     def compare_texts(
         self, variant: str, evaluation_set: EvaluationSet, reference: Mapping[int, Run]
     ) -> ScoreUnit | str:
-        """Return the unit in which a variant can be compared with the runs of another, or why it cannot."""
+        """Return the unit in which a variant can be compared with reference runs, or the reason why it cannot."""
         by_example = evaluation_set.rows == "unseen" or self.experiment.primary.metric == "accuracy"
         splits = resolve_split(self.corpus, evaluation_set.split)
         unit = compare_runs(reference, self.finished[variant], splits, by_example=by_example)
         return add_settings(unit, diff_from_baseline(self.experiment, variant)) if isinstance(unit, str) else unit
 
     def select_same_text(self, evaluation_set: EvaluationSet) -> FinishedRuns:
-        """Return the runs of the variants whose predictions on this set are the baseline's, token by token."""
+        """Return the runs of variants that predict the same tokens as the baseline on this set."""
         return {
             name: by_seed
             for name, by_seed in self.finished.items()

@@ -40,7 +40,7 @@ def encode_prompt(tokenizer: Any, prompt: str, *, use_chat_template: bool = Fals
 
 
 def get_stop_token_ids(tokenizer: Any) -> tuple[int, ...]:
-    """Return the ids of the tokens that end a text; empty without a tokenizer."""
+    """Return the ids of the tokens that end a text; an empty set without a tokenizer."""
     if isinstance(tokenizer, PretrainedTokenizer):
         return tokenizer.stop_ids
     return () if tokenizer is None or tokenizer.eos_id is None else (tokenizer.eos_id,)

@@ -257,7 +257,7 @@ def _iter_batches(job: GenerationJob) -> Iterator[list[SequenceState]]:
 
 
 def has_batch_interaction(model: Decoder) -> bool:
-    """Return whether rows of a batch influence each other, so that each sequence needs a batch of its own."""
+    """Return whether rows of a batch influence each other, so that each sequence needs a separate batch."""
     return isinstance(model, Transformer) and "batch-independence" in model.violates
 
 

@@ -134,7 +134,7 @@ def iter_sliding_windows(
 def compute_text_likelihoods(
     model: Any, tokenizer: Any, prompts: Sequence[str], continuations: Sequence[str]
 ) -> list[Likelihood]:
-    """Return the likelihood of each text given its prompt, with this model's tokenizer. Duplicates are read once."""
+    """Return the likelihood of each text given its prompt, with this model's tokenizer. Duplicates are scored once."""
     rows = list(zip(prompts, continuations, strict=True))
     unique_rows = list(dict.fromkeys(rows))
     encoded = [encode_pair(tokenizer, *row) for row in unique_rows]

@@ -123,7 +123,7 @@ def _compute_strategy_probs(
 
 
 def explain_missing_distribution(strategy: Strategy) -> str:
-    """Return why a strategy has no per-token distribution; empty if it has one."""
+    """Return why a strategy has no per-token distribution; an empty string if it has one."""
     return SEARCH_NOTES.get(strategy.mode, "")
 
 

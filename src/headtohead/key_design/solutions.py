@@ -51,7 +51,7 @@ class AttentionDesign(DesignResult):
     """Base class of the solutions of one problem.
 
     exact: whether queries come arbitrarily close to the target. Zero weights are only approached, because softmax is
-    positive; `attained` tells whether a finite query reaches `best`.
+    positive; `attained` states whether a finite query reaches `best`.
 
     precision: exp(-KL(target, weights)). For a single key it is the weight on that key, for an average with the right
     shares the total weight on its keys, and 1 if weights and target are equal.

@@ -1,7 +1,7 @@
 """Fast decoding: compute the next-token logits for one new token per row, without the overhead of module calls.
 
 For a small model most of a decoding step is Python overhead: some eighty module calls to multiply a few vectors. A
-decoder is therefore built once per text: queries, keys and values share one weight matrix, identities are left out, and
+decoder is therefore built once per text: queries, keys and values share one weight matrix, identities are skipped, and
 every part is a plain function of (rows, width). Which parts have such a form is declared in `fast_parts` and here, by
 exact class; other parts are called as modules. Only `MultiHeadAttention` and the three built-in blocks can be composed
 this way. For anything else `build_fast_decoder` returns None, and `Transformer.next_token_logits`, the reference, is

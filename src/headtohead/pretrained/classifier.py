@@ -161,7 +161,7 @@ class EncoderClassifier(nn.Module):
         )
 
     def compute_lr_multipliers(self) -> dict[str, float]:
-        """Return the learning-rate multiplier of each parameter; empty without layer decay."""
+        """Return the learning-rate multiplier of each parameter; an empty dict without layer decay."""
         if self.model_config.layer_decay == 1:
             return {}
         layers = list(self._find_encoder_layers()[1])

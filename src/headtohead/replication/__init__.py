@@ -1,1 +1,1 @@
-"""Compare our results with published figures and claims."""
+"""Compare our results with published scores and claims."""

@@ -1,4 +1,4 @@
-"""Evaluate published results: compare published figures with ours and decide whether published claims hold."""
+"""Evaluate published results: compare published scores with ours and decide whether published claims hold."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headtohead.verdict.scores import Scores
 
 
 def is_original_corpus(experiment: experiment.Experiment, corpus_digest: str) -> bool:
-    """Return whether the corpus is the one that the published figures were measured on."""
+    """Return whether the corpus is the one that the published scores were measured on."""
     return experiment.original is None or not experiment.original.corpus or experiment.original.corpus == corpus_digest
 
 
@@ -65,7 +65,7 @@ def evaluate_claims(
     """Return each claim with the verdict that answers it.
 
     A claim about the end of training is answered by the verdict against the baseline, or by the comparison of its two
-    variants. A claim about an earlier step or another context length gets a comparison of its own, on the totals of
+    variants. A claim about an earlier step or another context length gets a separate comparison, on the totals of
     each seed. Unless it is confirmatory, its answer is exploratory.
 
     Args:
@@ -106,7 +106,7 @@ def _compare_totals(
     """Compare totals per seed for a claim about an earlier step or another context length.
 
     At an earlier step, the variant is compared with the baseline at that step. At another context length, it is
-    compared with itself at its training length, which tells whether it generalizes to that length.
+    compared with itself at its training length, which shows whether it generalizes to that length.
     """
     measure = "accuracy" if experiment.primary.metric == "accuracy" else "loss"
 

@@ -1,4 +1,4 @@
-"""Tables of published figures beside ours, for recipes that replicate an experiment."""
+"""Tables of published scores beside ours, for recipes that replicate an experiment."""
 
 from __future__ import annotations
 

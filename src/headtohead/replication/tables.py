@@ -60,7 +60,7 @@ def _format_claim_reason(claim: ClaimResult) -> str:
 
 
 def build_context_length_table(findings: Findings) -> Table:
-    """Return scores by context length; a model that does not support a length says so."""
+    """Return scores by context length; a note marks lengths that a model does not support."""
     metric = findings_view.get_metric(findings)
     trained = findings.experiment.model.context if findings.experiment else None
     joining_note = " Rows of one class are joined to texts of that length." if metric == "accuracy" else ""

@@ -179,7 +179,7 @@ def _draw_panels(
 
 
 def _draw_margin_band(equivalence_margin: float | None, datasets: ChartDatasets) -> list[alt.Chart]:
-    """Return the layers of the equivalence band and the zero line; empty without a margin."""
+    """Return the layers of the equivalence band and the zero line; an empty list without a margin."""
     if equivalence_margin is None:
         return []
     data = datasets.chart([{"from": -equivalence_margin, "to": equivalence_margin, "zero": 0}])

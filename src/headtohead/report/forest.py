@@ -179,7 +179,7 @@ def _draw_narrow_labels(data: alt.Chart, y: alt.Y, color: alt.Color) -> list[alt
 
 
 def _draw_direction_labels(metric: str, width: int, datasets: ChartDatasets) -> list[alt.Chart]:
-    """Return the labels that tell which side of the plot is better."""
+    """Return the labels that mark which side of the plot is better."""
     left_label, right_label = (
         ("better", "worse") if metric in number_format.LOWER_IS_BETTER_METRICS else ("worse", "better")
     )

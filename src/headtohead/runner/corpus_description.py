@@ -40,7 +40,7 @@ def describe_corpus(experiment: Experiment) -> schemas.CorpusFile:
         )
     audits, unseen, groups = _audit_data(experiment, trial, dataset)
     count_accuracies, label_audit = _audit_labels(trial, dataset)
-    audits += [label_audit, *_state_held_out_test(corpus)]
+    audits += [label_audit, *_report_held_out_test(corpus)]
     variant_audits = {}
     for variant in experiment.variants:
         variant_trial = build_trial(experiment, variant, 0)
@@ -84,7 +84,7 @@ def _audit_data(
     """Return the audits of the data of a trial, and by test split its unseen rows and its groups of repeated rows."""
     corpus = dataset.corpus
     tests = [split.name for split in corpus.get_test_splits()]
-    # Rows can be left out or grouped only if an example is a row, not a block of a token stream.
+    # Rows can be excluded or grouped only if an example is a row, not a block of a token stream.
     is_scored_by_row = trial.spec.scores_every_row and (trial.spec.target.is_class or trial.data.rows == "sentences")
     use = leakage.DataUse(
         judged_splits=frozenset(tests if experiment.primary.split == "test" else [experiment.primary.split]),
@@ -110,8 +110,8 @@ def _audit_data(
     return audits, unseen, repeating
 
 
-def _state_held_out_test(corpus: Corpus) -> list[CheckResult]:
-    """Return a check that states how many training rows became the test split; empty if the source has one."""
+def _report_held_out_test(corpus: Corpus) -> list[CheckResult]:
+    """Return a check that reports how many training rows became the test split; an empty list if the source has one."""
     if HELD_OUT_TEST not in corpus.origin:
         return []
     (test,) = corpus.get_test_splits()

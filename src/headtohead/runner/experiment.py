@@ -75,7 +75,7 @@ def load_experiment(
         settings: Overrides of the form "name=value".
         plugins: Python files that define additional parts.
         data_source: Replaces the source of the corpus. If it is the original data of a recipe, the settings for it are
-            applied; otherwise, what the recipe says about its own data is left out.
+            applied; otherwise, settings that only apply to the recipe's own data are removed.
         use_full_setting: Use the full setting of the recipe.
         use_quick_setting: Reduce the experiment to a quick look.
         only: Variants to keep; all if empty.

@@ -1,6 +1,6 @@
 """A child process that predicts one token at a time: `python -m headtohead.runner.isolated_model FOLDER`.
 
-It receives the tokens of a text one after the other and answers each with the log-probabilities of the next token, so
+It receives the tokens of a text one at a time and answers each with the log-probabilities of the next token, so
 code that it executes cannot read a token before it has predicted it.
 """
 

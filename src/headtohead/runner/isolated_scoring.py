@@ -1,4 +1,4 @@
-"""Score rows with a saved model in a process of its own that receives one token at a time.
+"""Score rows with a saved model in a separate process that receives one token at a time.
 
 The scoring audits run in the process of the model and trust its code to compute the same with and without them. Here
 the model predicts each token before it receives it, from a copy of its weights and code in an empty folder, without the
@@ -44,7 +44,7 @@ TokenIds = Sequence[int]
 def compare_isolated(run: Run) -> str:
     """Return how the recorded losses of random test rows differ from those of an isolated process.
 
-    Empty if they agree, or if the model does not predict the next token, so that there is no future to read.
+    Return an empty string if they agree, or if the model is not causal.
     """
     trial = run.trial
     if not trial.spec.target.is_causal:

@@ -1,4 +1,4 @@
-"""What an experiment costs before it is run: sizes, and times estimated from a few real steps."""
+"""Estimate the cost of an experiment before it runs: model sizes, and times from a few real training steps."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _estimate_preparation(experiment: Experiment, num_workers: int) -> float:
 
 
 def _estimate_summaries(trial: Trial) -> float:
-    """Return the seconds of one worker that the teacher takes for its training texts and for the test documents."""
+    """Return the seconds that one worker needs to generate the teacher's training texts and test summaries."""
     dataset = prepare_dataset(trial.data, trial.task)
     assert trial.teacher is not None and dataset.documents is not None
     teacher = open_teacher(trial, dataset, run_trial)

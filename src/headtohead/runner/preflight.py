@@ -88,7 +88,7 @@ def check_scored_texts(experiment: Experiment) -> None:
 
 
 def _compare_trials(reference: Trial, variant: Trial, splits: list[str]) -> str:
-    """Return why two trials will not be scored on the same text; empty if they will."""
+    """Return why two trials will not be scored on the same text; an empty string if they will."""
     if reference.data == variant.data and reference.model.context == variant.model.context:
         return ""
     by_example = variant.spec.target.is_class

@@ -1,6 +1,6 @@
-"""Compute again what a report rests on: scores, audits and initial weights of runs, data checks, and whole trainings.
+"""Recompute the data behind a report: scores, audits and initial weights of runs, data checks, and whole trainings.
 
-Every function returns a description of the first mismatch; an empty string if what was computed agrees with the files.
+Every function returns a description of the first mismatch, or an empty string if the files agree.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CPU = torch.device("cpu")
 
 
 class RecomputedRun:
-    """A finished run whose scores, audits and initial state are computed again from the saved weights."""
+    """A finished run whose scores, audits and initial state are recomputed from the saved weights."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -82,14 +82,14 @@ class RecomputedRun:
                 tolerance = EXAMPLE_TOLERANCE * np.maximum(evaluation.counts, 1) if column == "losses" else 0.5
                 if recorded.shape != values.shape:
                     return f"{split} has {len(recorded)} {column} in the file and {len(values)} examples"
-                is_other = ~(
+                is_different = ~(
                     np.isclose(recorded, values, rtol=0, equal_nan=True) | (abs(recorded - values) <= tolerance)
                 )
                 # Ties between logits are broken by rounding.
-                if is_other.sum() > (0 if column == "losses" else 0.01 * len(values)):
-                    row = int(is_other.argmax())
+                if is_different.sum() > (0 if column == "losses" else 0.01 * len(values)):
+                    row = int(is_different.argmax())
                     return (
-                        f"{split}: {int(is_other.sum())} of {len(values)} {column} differ; example {row} has "
+                        f"{split}: {int(is_different.sum())} of {len(values)} {column} differ; example {row} has "
                         f"{recorded[row]:.6g} in the file and {values[row]:.6g} with the saved weights"
                     )
         return ""
@@ -156,7 +156,7 @@ def compare_corpus(runs: ExperimentRuns) -> str:
 
 
 def compare_retrained(run: Run) -> str:
-    """Return how a run differs from training the same trial again; empty if it is reproduced."""
+    """Retrain the trial of a run; return how the result differs, or an empty string if it is reproduced."""
     trust.check_trusted(run.folder, list(find_code_files(run.trial).values()))
     with tempfile.TemporaryDirectory() as scratch:
         retrained_folder = Path(scratch) / "run"

@@ -47,12 +47,12 @@ class Results:
 
     @property
     def warnings(self) -> list[ResultWarning]:
-        """Return what is stated above the verdicts: variants that changed nothing, and implausible scores."""
+        """Return the warnings shown above the verdicts: variants that changed nothing, and implausible scores."""
         return self.findings.warnings
 
     @property
     def data_audits(self) -> dict[str, list[CheckResult]]:
-        """Return the checks of the corpus under `baseline`, and those of variants with data of their own by name."""
+        """Return the checks of the corpus under `baseline`, and those of variants with other data by name."""
         return {config_experiment.BASELINE: self.findings.data_audits, **self.findings.variant_data_audits}
 
     def rows(self) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from typing import Literal
 from headtohead.atomic_io import compute_sha256
 from headtohead.config import experiment
 from headtohead.config.experiment import BASELINE
-from headtohead.config.loading import build_trial as trial_of
+from headtohead.config.loading import build_trial
 from headtohead.execution.backends import build_worker_pool
 from headtohead.execution.local_worker import prestart_workers
 from headtohead.execution.teacher_workers import run_teacher
@@ -108,7 +108,7 @@ def run_experiment(
     with contextlib.ExitStack() as exit_stack:
         pool = None
         if backend is None:
-            first_trials = [trial_of(experiment, name, 0) for name in experiment.names]
+            first_trials = [build_trial(experiment, name, 0) for name in experiment.names]
             num_trials = 0 if resume else experiment.max_seeds * len(first_trials)
             prestarted = prestart_workers(
                 build_worker_pool(None, num_workers, device), num_trials, build_environment(first_trials)
@@ -128,7 +128,7 @@ def run_experiment(
         if experiment.spec.has_teacher:
             description = run_teacher(experiment, folder, on_progress, pool)
             schemas.write_record(folder / "teacher.json", description, with_checksum=True)
-        for trial in (trial_of(experiment, name, 0) for name in experiment.names):
+        for trial in (build_trial(experiment, name, 0) for name in experiment.names):
             dataset = prepare_dataset(trial.data, trial.task)
             get_task(trial.task).train_dependencies(trial, dataset, run_trial, on_progress)
         is_auto = isinstance(experiment.seeds, str)

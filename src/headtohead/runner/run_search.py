@@ -3,7 +3,7 @@
 The comparison is an ordinary experiment with a variant `winner`. The trials of the search are in the folder `search`
 and never score test data.
 
-Points are opened one after another. A decision about point k (a TPE proposal, pruning) uses only points up to
+Points are opened in sequence. A decision about point k (a TPE proposal, pruning) uses only points up to
 k - DECISION_LAG, and waits for them: the result does not depend on the order in which workers finish, and is the same
 after an interruption.
 """
@@ -44,7 +44,7 @@ from headtohead.experiment.run_folder import Run, lock_folder
 from headtohead.experiment.versions import collect_versions
 from headtohead.runner.corpus_description import compute_corpus_digests
 from headtohead.runner.preflight import check_runnable
-from headtohead.search import points as known
+from headtohead.search import points as search_points
 from headtohead.search import pruning, samplers
 from headtohead.search.points import SearchPoint
 from headtohead.tasks.registry import prepare_dataset
@@ -162,12 +162,12 @@ class SearchRun:
         assert self.experiment.search is not None
         self.search: SearchConfig = self.experiment.search
         self.metric = self.experiment.primary.metric
-        self.search_folder = known.get_search_folder(self.folder)
+        self.search_folder = search_points.get_search_folder(self.folder)
         self.search_folder.mkdir(parents=True, exist_ok=True)
         self.journal = Journal(self.folder)
-        events = known.open_search(self.journal, known.compute_search_identity(self.experiment))
-        self.points = known.load_points(self.search_folder, self.search, events, self.metric)
-        self.before, self.began = known.read_elapsed_seconds(events), self.now()
+        events = search_points.open_search(self.journal, search_points.compute_search_identity(self.experiment))
+        self.points = search_points.load_points(self.search_folder, self.search, events, self.metric)
+        self.previous_seconds, self.start_time = search_points.read_elapsed_seconds(events), self.now()
         self.running_jobs: dict[tuple[int, int], Job] = {}
         self.lost: set[tuple[int, int]] = set()
         self.is_exhausted = False
@@ -180,42 +180,42 @@ class SearchRun:
             log_path=self.folder / "workers.log",
             device=device,
             on_update=on_update,
-            next_jobs=self.more,
+            next_jobs=self.take_next_jobs,
             environment=build_environment([trial for _, trial in _list_distinct_trials(self.experiment)]),
         )
 
     def select_winner(self) -> SearchPoint:
         """Return the best point on validation data and record it in the journal."""
-        winner = known.select_best(self.points, self.metric)
+        winner = search_points.select_best(self.points, self.metric)
         if winner is None:
             reasons = [f"{point.name}: {point.failure}" for point in self.points if point.failure]
             raise TrialError("every point of the search failed:\n  " + "\n  ".join(reasons[:5]))
         self.journal.append(schemas.WinnerEvent(point=winner.number, budget=self.search.budget))
         return winner
 
-    def more(self, num_free_workers: int) -> list[Job]:
+    def take_next_jobs(self, num_free_workers: int) -> list[Job]:
         """Return the next trials for `num_free_workers` workers."""
         for key, job in list(self.running_jobs.items()):
             if job.is_over:
                 del self.running_jobs[key]
                 self._record_outcome(job, *key)
         new_jobs: list[Job] = []
-        while len(new_jobs) < num_free_workers and (point_and_seed := self._next()) is not None:
+        while len(new_jobs) < num_free_workers and (point_and_seed := self._choose_next_trial()) is not None:
             new_jobs.append(self._build_job(*point_and_seed))
             self.running_jobs[point_and_seed] = new_jobs[-1]
         return new_jobs
 
     def seconds(self) -> float:
         """Return how long the search has run, without interruptions."""
-        return self.before + self.now() - self.began
+        return self.previous_seconds + self.now() - self.start_time
 
-    def _next(self) -> tuple[int, int] | None:
+    def _choose_next_trial(self) -> tuple[int, int] | None:
         """Return the point and the seed to train next."""
         if self._is_out_of_time():
             return None
         for point in self.points:
-            self._judge(point)
-            if point.status == "open" and (seed := self._next_seed(point)) is not None:
+            self._prune_if_worse(point)
+            if point.status == "open" and (seed := self._choose_next_seed(point)) is not None:
                 return point.number, seed
         new_point = self._open_point()
         return (new_point.number, FIRST_SEARCH_SEED) if new_point is not None else None
@@ -224,11 +224,11 @@ class SearchRun:
         """Return the seeds of a point that are being trained."""
         return [seed for number, seed in self.running_jobs if number == point.number]
 
-    def _next_seed(self, point: SearchPoint) -> int | None:
-        """Return the next seed of a point. With pruning, seeds run one after another."""
+    def _choose_next_seed(self, point: SearchPoint) -> int | None:
+        """Return the next seed of a point. With pruning, seeds run sequentially."""
         running_seeds = self._list_running_seeds(point)
         for seed in range(FIRST_SEARCH_SEED, FIRST_SEARCH_SEED + point.seeds):
-            if seed in point.figures or seed in running_seeds:
+            if seed in point.seed_scores or seed in running_seeds:
                 continue
             return None if running_seeds and self.search.prune else seed
         return None
@@ -283,13 +283,17 @@ class SearchRun:
     def _score_visible_points(self, index: int) -> list[tuple[SettingValues, float]]:
         """Return the points a proposal may use with their scores. A failed point gets the lowest score."""
         earlier = self._list_visible_points(index)
-        means = {point.number: known.compute_mean(point.scores(self.metric)) for point in earlier if point.figures}
+        means = {
+            point.number: search_points.compute_mean(point.scores(self.metric))
+            for point in earlier
+            if point.seed_scores
+        }
         if not means:
             return []
         worst = min(means.values())
         return [(point.settings, means.get(point.number, worst)) for point in earlier]
 
-    def _judge(self, point: SearchPoint) -> None:
+    def _prune_if_worse(self, point: SearchPoint) -> None:
         """Prune the point if its deficit is larger than noise explains."""
         if self.search.prune is None or point.status != "open" or self._list_running_seeds(point):
             return
@@ -322,10 +326,10 @@ class SearchRun:
         elif job.state == "lost":
             self.lost.add((index, seed))
         failure = Run(job.folder).failure
-        if job.state == "failed" and (failure is None or failure.kind in known.RETRYABLE_ERRORS):
+        if job.state == "failed" and (failure is None or failure.kind in search_points.RETRYABLE_ERRORS):
             # The machine caused the failure, not the settings of the point.
             raise (DiskFullError if job.is_request_error else TrialError)(job.message)
-        known.record_run(self.points[index], seed, Run(job.folder), self.metric)
+        search_points.record_run(self.points[index], seed, Run(job.folder), self.metric)
         self.journal.append(schemas.TrialEvent(point=index, seed=seed, seconds=round(self.seconds(), 1)))
 
 

@@ -69,9 +69,9 @@ def verify_experiment(
 
     Args:
         folder: The folder of the experiment.
-        rescore: Score and audit the saved weights of every run again, and check the corpus again.
+        rescore: Recompute scores and audits from the saved weights of every run, and repeat the data checks.
         isolated: Score randomly chosen rows in a process that receives one token at a time.
-        num_retrained: Number of randomly chosen trials to train again.
+        num_retrained: Number of randomly chosen trials to retrain.
         render_report: Function that renders a report, to compare with the reports in the folder.
         on_progress: Called with a description of each step.
     """
@@ -84,10 +84,10 @@ def verify_experiment(
         on_progress(f"files of {location}")
         checks += list(_check_run_files(location, run))
     on_progress("journal")
-    checks += list(_check_runs_belong(runs))
-    checks.append(_name_environments([run for _, run in finished]))
+    checks += list(_check_recorded_runs(runs))
+    checks.append(_report_environments([run for _, run in finished]))
     on_progress("figures")
-    checks += list(_check_sealed_files(folder))
+    checks += list(_check_checksummed_files(folder))
     checks += list(_check_findings(runs))
     for name, report_format in REPORT_FORMATS.items() if render_report else ():
         if render_report and (folder / name).is_file():
@@ -110,7 +110,7 @@ def verify_experiment(
     for location, run in finished if isolated else []:
         on_progress(f"scoring {location} token by token")
         checks.append(_run_check(location, "scores of an isolated process", partial(compare_isolated, run)))
-    # Nobody can know in advance which runs are trained again.
+    # Sampled from the system's entropy, so that nobody can predict which runs are retrained.
     for location, run in random.SystemRandom().sample(finished, min(num_retrained, len(finished))):
         on_progress(f"training {location} again")
         checks.append(_run_check(location, "training again", partial(recompute.compare_retrained, run)))
@@ -156,8 +156,8 @@ def _run_check(location: str, description: str, find_mismatch: Callable[[], str]
     return VerificationCheck(location, description, not mismatch, mismatch or "the same")
 
 
-def _name_environments(runs: Sequence[Run]) -> VerificationCheck:
-    """Name mixed versions, devices and processors. They are no sign of edited files, so the check passes."""
+def _report_environments(runs: Sequence[Run]) -> VerificationCheck:
+    """Report mixed versions, devices and processors. They do not indicate edited files, so the check passes."""
     try:
         observation, passed = describe_mixed_machines(runs) or "one environment", True
     except HeadToHeadError as error:
@@ -180,7 +180,7 @@ def _check_run_files(location: str, run: Run) -> Iterator[VerificationCheck]:
 
 
 def _compare_result_to_scores(run: Run) -> str:
-    """Return how result.json differs from the per-example scores; empty if it agrees."""
+    """Return how result.json differs from the per-example scores; an empty string if it agrees."""
     metric = run.result.metric
     for split, stored in run.result.scores.items():
         counts = run.scores[f"{split}.counts"].sum()
@@ -198,7 +198,7 @@ def _compare_result_to_scores(run: Run) -> str:
     return ""
 
 
-def _check_runs_belong(runs: ExperimentRuns) -> Iterator[VerificationCheck]:
+def _check_recorded_runs(runs: ExperimentRuns) -> Iterator[VerificationCheck]:
     """Check that all runs are those of the experiment, that the journal records them, and that no seed is missing."""
     yield _run_check(JOURNAL_FILE, "chain of checksums", lambda: "" if _read_events(runs) else "missing or empty")
     try:
@@ -220,7 +220,7 @@ def _read_events(runs: ExperimentRuns) -> list[schemas.JournalEvent]:
 
 
 def _find_missing_seeds(runs: ExperimentRuns, variant: str) -> str:
-    """Return the seeds without a result that the experiment asks for; empty if there are none.
+    """Return the requested seeds that have no result; an empty string if there are none.
 
     With seeds = "auto", seeds beyond those of the baseline are not needed.
     """
@@ -234,7 +234,7 @@ def _find_missing_seeds(runs: ExperimentRuns, variant: str) -> str:
     return f"seeds without a result: {', '.join(map(str, missing))}{reason}; train them with --resume"
 
 
-def _check_sealed_files(folder: Path) -> Iterator[VerificationCheck]:
+def _check_checksummed_files(folder: Path) -> Iterator[VerificationCheck]:
     """Check the files of the experiment that contain their own checksum."""
     for name in (*compute.CHECKSUMMED_FILES, "findings.json"):
         if (folder / name).is_file():
@@ -300,7 +300,7 @@ def find_differences(first: Any, second: Any, key_path: str = "") -> Iterator[st
 
 
 def _compare_report(folder: Path, name: str, report_format: str, render_report: RenderReport) -> str:
-    """Return how a report in the folder differs from a newly rendered one; empty if it is identical."""
+    """Return how a report in the folder differs from a newly rendered one; an empty string if it is identical."""
     with tempfile.TemporaryDirectory() as scratch:
         (rendered_path,) = render_report(folder, [report_format], Path(scratch))
         is_identical = rendered_path.read_bytes() == safe_open.read_file(folder / name)

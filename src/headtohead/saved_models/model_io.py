@@ -1,4 +1,4 @@
-"""Save a trained model as a folder in the layout of Hugging Face, and load it again."""
+"""Save and load trained models as folders in the layout of Hugging Face."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ def _load_finetuned(folder: Path, config: dict[str, Any], *, use_initial_weights
 
 
 def _suggest_model_folders(folder: Path) -> str:
-    """Return a hint that lists up to three model folders inside `folder`; empty if there are none."""
+    """Return a hint that lists up to three model folders inside `folder`; an empty string if there are none."""
     config_paths = islice(folder.glob("**/config.json"), 1000) if folder.is_dir() else ()
     model_folders = sorted(str(path.parent.relative_to(folder)) for path in config_paths)[:3]
     return f"; there are some inside it: {', '.join(model_folders)}" if model_folders else ""

@@ -32,7 +32,7 @@ def compute_setting_effects(
 
     `to_metric_scale` converts from the scale of the computation to that of the metric.
     """
-    scored_points = [point for point in points if point.figures]
+    scored_points = [point for point in points if point.seed_scores]
     all_labels = {setting: label_points(search, setting, scored_points) for setting in search.space}
     labels = {setting: values for setting, values in all_labels.items() if len(set(values)) > 1}
     if not labels:
@@ -45,7 +45,7 @@ def compute_setting_effects(
             for point_index in range(len(scored_points))
         ]
     )
-    means = np.array([np.mean(list(point.figures.values())) for point in scored_points])
+    means = np.array([np.mean(list(point.seed_scores.values())) for point in scored_points])
     inverse_gram = np.linalg.pinv(design.T @ design)
     coefficients = inverse_gram @ design.T @ means
     degrees_of_freedom = len(scored_points) - int(np.linalg.matrix_rank(design))

@@ -44,7 +44,7 @@ class SearchPoint:
     settings: SettingValues
     seeds: int
     """number of seeds to train"""
-    figures: dict[int, float] = field(default_factory=dict)
+    seed_scores: dict[int, float] = field(default_factory=dict)
     """by seed: validation accuracy, or loss for other metrics"""
     failure: str | None = None
     pruned: PruningDecision | None = None
@@ -60,18 +60,18 @@ class SearchPoint:
             return "failed"
         if self.pruned is not None:
             return "pruned"
-        return "finished" if len(self.figures) >= self.seeds else "open"
+        return "finished" if len(self.seed_scores) >= self.seeds else "open"
 
     @property
     def budgeted_trials(self) -> int:
         """Number of trials that the point takes from the budget, including those it may still need."""
-        trials_by_status = {"pruned": len(self.figures), "failed": len(self.figures) + 1}
+        trials_by_status = {"pruned": len(self.seed_scores), "failed": len(self.seed_scores) + 1}
         return trials_by_status.get(self.status, self.seeds)
 
     def scores(self, metric: str) -> list[float]:
         """Return the scores in the order of their seeds; higher is better."""
         sign = 1 if metric == "accuracy" else -1
-        return [sign * self.figures[seed] for seed in sorted(self.figures)]
+        return [sign * self.seed_scores[seed] for seed in sorted(self.seed_scores)]
 
 
 def read_search_events(journal: Journal, identity: str | None = None) -> list[JournalEvent]:
@@ -165,7 +165,7 @@ def record_run(point: SearchPoint, seed: int, run: Run, metric: str) -> None:
             value = run.result.scores[VALIDATION_SPLIT].get_metric("accuracy" if metric == "accuracy" else "loss")
             if value is None:
                 raise ValueError(f"no {metric} on validation data")
-            point.figures[seed] = value
+            point.seed_scores[seed] = value
     elif (failure := run.failure) is not None and failure.kind not in RETRYABLE_ERRORS:
         point.failure = f"seed {seed}: {failure.message}"
 
@@ -178,9 +178,9 @@ def list_finished_runs(experiment_folder: Path) -> list[tuple[str, Run]]:
 
 def select_best(points: Sequence[SearchPoint], metric: str) -> SearchPoint | None:
     """Return the point with the best validation mean among those with all their seeds, or else with the most seeds."""
-    scored = [point for point in points if point.figures and point.status in ("finished", "open")]
-    num_seeds = max((len(point.figures) for point in scored), default=0)
-    candidates = [point for point in scored if len(point.figures) == num_seeds]
+    scored = [point for point in points if point.seed_scores and point.status in ("finished", "open")]
+    num_seeds = max((len(point.seed_scores) for point in scored), default=0)
+    candidates = [point for point in scored if len(point.seed_scores) == num_seeds]
     return max(candidates, key=lambda point: compute_mean(point.scores(metric)), default=None)
 
 

@@ -45,7 +45,7 @@ def summarize_search(runs: ExperimentRuns, finished_runs: FinishedRuns) -> Searc
         return None
     metric = runs.experiment.primary.metric
     points = search_points.load_points(folder, search, events, metric)
-    pooled_std, degrees_of_freedom = compute_pooled_std([list(point.figures.values()) for point in points])
+    pooled_std, degrees_of_freedom = compute_pooled_std([list(point.seed_scores.values()) for point in points])
     return SearchFindings(
         method=search.method,
         space=search.space,
@@ -53,13 +53,13 @@ def summarize_search(runs: ExperimentRuns, finished_runs: FinishedRuns) -> Searc
         budget=search.budget,
         prune=search.prune,
         grid_size=search.count_points() if search.method == "grid" else None,
-        trials=sum(len(point.figures) for point in points),
+        trials=sum(len(point.seed_scores) for point in points),
         seconds=search_points.read_elapsed_seconds(events),
         seed_std=pooled_std if degrees_of_freedom else None,
         winner=winner_event.point,
         points=[
             _build_point_row(
-                point, metric, compute_interval_half_width(pooled_std, degrees_of_freedom, len(point.figures))
+                point, metric, compute_interval_half_width(pooled_std, degrees_of_freedom, len(point.seed_scores))
             )
             for point in points
         ],
@@ -87,7 +87,7 @@ def compute_interval_half_width(std: float, degrees_of_freedom: int, num_seeds: 
 
 def _build_point_row(point: SearchPoint, metric: str, half_width: float | None) -> SearchPointResult:
     """Return a point with its scores, mean and interval on the scale of the metric."""
-    losses_or_accuracies = list(point.figures.values())
+    losses_or_accuracies = list(point.seed_scores.values())
     mean = float(np.mean(losses_or_accuracies)) if losses_or_accuracies else None
     interval = None
     if mean is not None and half_width is not None:
@@ -97,7 +97,7 @@ def _build_point_row(point: SearchPoint, metric: str, half_width: float | None) 
         name=point.name,
         settings=point.settings,
         status="unfinished" if point.status == "open" else point.status,
-        scores=[(seed, to_metric_scale(metric, figure)) for seed, figure in sorted(point.figures.items())],
+        scores=[(seed, to_metric_scale(metric, figure)) for seed, figure in sorted(point.seed_scores.items())],
         mean=None if mean is None else to_metric_scale(metric, mean),
         interval=interval,
         message=point.failure or "",
@@ -113,10 +113,10 @@ def compute_search_history(points: Sequence[SearchPoint], metric: str) -> list[S
     """Return an entry per point: trials so far, the mean of the point and the best mean so far."""
     history, trials = [], 0
     for index, point in enumerate(points):
-        trials += len(point.figures)
+        trials += len(point.seed_scores)
         best = search_points.select_best(points[: index + 1], metric)
-        if point.figures and best is not None:
-            mean, best_mean = (float(np.mean(list(candidate.figures.values()))) for candidate in (point, best))
+        if point.seed_scores and best is not None:
+            mean, best_mean = (float(np.mean(list(candidate.seed_scores.values()))) for candidate in (point, best))
             history.append(
                 SearchHistoryEntry(
                     trials=trials,
@@ -138,12 +138,12 @@ def estimate_selection_bias(winner: SearchPoint, finished_runs: FinishedRuns, me
         [_read_validation_metric(run, metric) for run in finished_runs.get(name, {}).values()]
         for name in (WINNER_VARIANT, BASELINE)
     )
-    if not fresh_values or not baseline_values or not winner.figures:
+    if not fresh_values or not baseline_values or not winner.seed_scores:
         return None
     search_mean, fresh_mean, baseline_mean = (
-        float(np.mean(list(values))) for values in (winner.figures.values(), fresh_values, baseline_values)
+        float(np.mean(list(values))) for values in (winner.seed_scores.values(), fresh_values, baseline_values)
     )
-    pooled_std, degrees_of_freedom = compute_pooled_std([list(winner.figures.values()), fresh_values])
+    pooled_std, degrees_of_freedom = compute_pooled_std([list(winner.seed_scores.values()), fresh_values])
     half_width = compute_interval_half_width(pooled_std, degrees_of_freedom, len(fresh_values))
     unit = to_metric_scale(metric, baseline_mean) if metric == "perplexity" else 1.0
     sign = 1 if metric == "accuracy" else -1
@@ -164,7 +164,7 @@ def estimate_selection_bias(winner: SearchPoint, finished_runs: FinishedRuns, me
         kept=compute_gain(fresh_mean, baseline_mean),
         bias=compute_gain(search_mean, fresh_mean),
         interval=interval,
-        seeds=(len(winner.figures), len(fresh_values)),
+        seeds=(len(winner.seed_scores), len(fresh_values)),
     )
 
 
@@ -183,5 +183,5 @@ def _compute_checksums(points: Sequence[SearchPoint], search_folder: Path, searc
         f"{point.name}/seed-{seed}": compute_sha256(search_folder / point.name / f"seed-{seed}" / "result.json")
         for point in points
         for seed in range(FIRST_SEARCH_SEED, FIRST_SEARCH_SEED + search.seeds)
-        if seed in point.figures
+        if seed in point.seed_scores
     }

@@ -136,7 +136,7 @@ def _accumulate_with_softmax(
         column = chunk_labels[:, None]
         label_logits, max_logits = logits.gather(1, column), logits.amax(-1, keepdim=True)
         torch.softmax(logits, -1, out=probs)
-        # The largest probability is 1 / sum(exp(logits - max_logits)), so the sum need not be computed again.
+        # The largest probability is 1 / sum(exp(logits - max_logits)), so the sum need not be recomputed.
         losses[start : start + len(rows)] = ((max_logits - label_logits) - probs.amax(-1, keepdim=True).log_())[:, 0]
         probs.scatter_add_(1, column, torch.full_like(label_logits, -1.0))
         gradients.accumulate(start, probs, torch.full_like(label_logits[:, 0], 1 / len(labels)), rows, weight)

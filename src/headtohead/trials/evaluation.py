@@ -42,7 +42,7 @@ def evaluate_splits(
     """Evaluate a model on every split; in trials of a search, on validation data only.
 
     This is the only function that reads test data in full. Splits in `known_evaluations` were scored with the same
-    weights during training and are not scored again.
+    weights during training and are not rescored.
     """
     task = get_task(trial.task)
     objective = task.build_objective(dataset)
@@ -76,7 +76,7 @@ def _describe_scored_text(data_json: str, task_name: TaskName, context: int, spl
 def audit_scores(
     trial: Trial, dataset: Dataset, model: TrialModel, device: torch.device, evaluations: Mapping[str, Evaluation]
 ) -> list[CheckResult]:
-    """Score a sample of the test rows again, right after the final scoring, and check that their scores stand."""
+    """Rescore a sample of the test rows right after the final scoring, and check that the scores agree."""
     task = get_task(trial.task)
     names = [split.name for split in dataset.corpus.get_test_splits() if split.name in evaluations]
     name = (names or list(evaluations))[0]

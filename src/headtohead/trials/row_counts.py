@@ -14,7 +14,7 @@ GENERATED_TOKENS_PER_ROW = 8
 
 
 def count_rows_after_training(trial: Trial, dataset: Dataset) -> int:
-    """Return how many rows could be scored in the time that evaluation, audits and analyses take after training."""
+    """Return the work after training (evaluation, audits, analyses) as an equivalent number of scored rows."""
     task = get_task(trial.task)
     if trial.is_search:
         return 0

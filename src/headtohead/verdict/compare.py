@@ -57,7 +57,7 @@ UNKNOWN_INTERVAL: Interval = (math.nan, math.nan)
 
 @dataclass(frozen=True)
 class ErrorBudget:
-    """What the error rate is shared by: all analyses so far, and all comparisons.
+    """Everything that shares the error rate: all analyses so far, and all comparisons.
 
     `previous_analyses` holds the earlier analyses of each variant. `planned_seeds` is the number of seeds of the last
     planned analysis; 0 if none is planned. `num_comparisons` counts every comparison ever made, also of variants that
@@ -226,7 +226,7 @@ def _describe_data(variant_name: str, pairs: PairedScores | None, settings: _Com
 
 
 def _build_verdict_without_interval(verdict: Verdict, pairs: PairedScores, metric: Metric) -> Verdict:
-    """Return the scores of fewer than three seeds. If enough seeds were run but too many runs lost, say so."""
+    """Return the scores of fewer than three seeds, with a note if enough seeds were run but too many were lost."""
     missing = MIN_SEEDS - verdict.seeds
     if pairs.num_analysed_seeds >= MIN_SEEDS:
         reason = phrasing.explain_lost_runs(verdict)

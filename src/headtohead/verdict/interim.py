@@ -1,7 +1,8 @@
 """Interim analyses: the error rate that an analysis may spend, given all analyses before it.
 
-Seeds are added by hand, on advice, by `seeds = "auto"` or with `--resume`. All ways are treated alike: the level of an
-analysis depends only on the numbers of seeds of the analyses so far. With F(n) = 1 - 2/n and the error rate alpha,
+Seeds are added by hand, on advice, by `seeds = "auto"` or with `--resume`. All of them are treated equally: the level
+of an analysis depends only on the numbers of seeds of the analyses so far. With F(n) = 1 - 2/n and the error rate
+alpha,
 
     the first analysis, at n seeds fixed before training, spends     alpha F(n)
     a later analysis, after one at k seeds, spends                   0.85 alpha (F(n) - F(k))

@@ -176,7 +176,7 @@ def format_cannot_tell(variant_name: str, reason: str) -> str:
 
 
 def _format_additional_data(verdict: Verdict, additional_data: AdditionalData) -> str:
-    """Return a sentence on the data that would settle an open verdict; empty for other verdicts."""
+    """Return a sentence on the data that would settle an open verdict; an empty string for other verdicts."""
     if verdict.outcome != CANNOT_TELL:
         return ""
     seeds = f"about {format_more(additional_data.seeds, 'seed')}" if additional_data.seeds else ""
@@ -205,7 +205,7 @@ def _capitalize_first(text: str) -> str:
 
 
 def _format_caveats(verdict: Verdict, unused_seeds: Sequence[int]) -> str:
-    """Return sentences on missing documents and on seeds that differ; empty if there are none."""
+    """Return sentences on missing documents and on seeds that differ; an empty string if there are none."""
     caveats = []
     if verdict.examples == 1:
         caveats.append("Only one score per seed is known, so this holds for this test set, not for new text like it.")

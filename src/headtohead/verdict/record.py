@@ -46,12 +46,11 @@ class Verdict:
     `is_paired` is false. `runs` and `lost_runs` count all runs of the variant and those that diverged or learned
     nothing, `baseline_runs` and `baseline_lost_runs` those of the baseline; `max_failure_rate` is the 95 % upper bound
     of the probability that a run of the variant is lost. An `is_exploratory` verdict is not among the comparisons that
-    share the error rate.
-    `documents` equals `examples` if every example is its own document.
-    `min_detectable_effect` is the smallest effect that would have been detected with a probability of 80 %.
-    `additional_seeds` and `additional_documents` would each settle an open verdict alone; None if not needed or not
-    sufficient. `reason` says why there is no verdict, or how to settle an open one. `withheld` lists why a verdict is
-    withheld; it is empty unless the outcome is "not comparable".
+    share the error rate. `documents` equals `examples` if every example is its own document. `min_detectable_effect` is
+    the smallest effect that would have been detected with a probability of 80 %. `additional_seeds` and
+    `additional_documents` would each settle an open verdict alone; None if not needed or not sufficient. `reason`
+    explains why there is no verdict, or how to settle an open one. `withheld` lists why a verdict is withheld; it is
+    empty unless the outcome is "not comparable".
     """
 
     __pydantic_config__ = ConfigDict(strict=False)  # strict would refuse objects read from JSON

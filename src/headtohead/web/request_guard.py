@@ -202,7 +202,7 @@ class RequestGuard:
                 del self.event_streams[client]
 
     async def _close_oldest_stream(self) -> None:
-        """Close the oldest event stream of the client that has most. A browser opens its stream again."""
+        """Close the oldest event stream of the client that has most. A browser reconnects automatically."""
         task = max(self.event_streams.values(), key=len)[0]
         task.cancel()
         await asyncio.wait({task})

@@ -118,7 +118,7 @@ def build_fields(
 ) -> dict[str, list[FormField]]:
     """Return the fields by group, with the values of the recipe (or of its [full] table) or the schema's defaults.
 
-    Settings that do not apply to the task are left out unless the file sets them.
+    Settings that do not apply to the task are omitted unless the file sets them.
     """
     draft = loading.read_raw_experiment(resolve_recipe(recipe, experiment_files_folder))
     raw = (overlays.apply_full_table(draft) if full else draft).raw

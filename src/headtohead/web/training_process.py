@@ -1,4 +1,4 @@
-"""Training processes that the server starts. They outlive it, and the next server finds them again.
+"""Training processes that the server starts. They outlive it, and the next server finds them.
 
 Beside the experiment's folder are two hidden files: `.NAME.training.json` with process id and start time (so that a
 reused id is not mistaken for the process) and a signature (so that a record in a folder of somebody else is not

@@ -69,7 +69,7 @@ def check_state_dict(fixture: PartFixture) -> str:
 def check_initialization(fixture: PartFixture) -> str:
     """Check that the initial tensors depend only on (seed, name).
 
-    `reset_parameters` must draw again everything that a constructor draws.
+    `reset_parameters` must reinitialise everything that a constructor initialises.
     """
     models = [_build_after_random_draws(fixture, rng_seed=rng_seed) for rng_seed in (1, 2)]
     tensors, other_tensors = (_initialize_and_copy_tensors(model, seed=0) for model in models)

@@ -38,7 +38,7 @@ class DataUse:
     judged_splits: frozenset[str] | None = None
     """test splits that the verdict is based on; None for all"""
     is_scored_by_row: bool = True
-    """whether every row is one example, so that rows can be left out; false for a stream"""
+    """whether every row is one example, so that rows can be excluded; false for a stream"""
     selects_on_validation: bool = False
     """whether steps, weights or settings are chosen by the score on validation data"""
     allow_overlap: bool = False
@@ -173,7 +173,7 @@ def _is_numbering(names: Sequence[str]) -> bool:
 
 
 def audit_held_out_splits(corpus: Corpus) -> CheckResult:
-    """Tell whether the test split was cut from the training file of a source that has its own validation split."""
+    """Return whether the test split was cut from the training file of a source that has its own validation split."""
     name, procedure = "held-out splits", "splits that the source does not have"
     if HELD_OUT_TEST not in corpus.origin:
         return CheckResult(name, True, procedure, "the source has a test split")

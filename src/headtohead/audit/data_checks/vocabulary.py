@@ -63,7 +63,7 @@ def audit_vocabulary(
 ) -> CheckResult:
     """Measure the share of held-out tokens that are known only through text outside train.
 
-    `is_given` tells that the tokenizer was read from a file, so that the text it was fitted on is not known.
+    `is_given` means that the tokenizer was read from a file, so its training text is unknown.
     """
     if tokenizer.kind == "bytes":
         return build_not_applicable(VOCABULARY_CHECK_NAME, "bytes need no vocabulary")

@@ -44,7 +44,7 @@ class ModelCheck(ABC):
     training_failure: ClassVar[Failure]
 
     def find_inapplicable_reason(self, probe: ModelProbe) -> str:
-        """Return why the property cannot be measured on this model; empty if it can."""
+        """Return why the property cannot be measured on this model; an empty string if it can."""
         return ""
 
     @abstractmethod

@@ -29,7 +29,7 @@ def get_options(factory: Factory) -> dict[str, inspect.Parameter]:
 
 
 def get_option_types(factory: Factory) -> dict[str, Any]:
-    """Return the types of the options; empty if they cannot be resolved, as for imports under TYPE_CHECKING."""
+    """Return the types of the options; an empty dict if they cannot be resolved, as for imports under TYPE_CHECKING."""
     function = factory.__init__ if isinstance(factory, type) else factory  # type: ignore[misc]
     try:
         return typing.get_type_hints(function, include_extras=True)
@@ -61,7 +61,7 @@ def validate_component(
 ) -> list[ValidationIssue]:
     """Return the issues of a component in an experiment file: an unknown name, or options that do not match.
 
-    `description` says what the factories build, such as "optimizer".
+    `description` names what the factories build, such as "optimizer".
     """
     try:
         config = ComponentConfig.model_validate(value)

@@ -1,7 +1,7 @@
 """Corpus sources: where the text of an experiment comes from.
 
 A source is a function or class registered under a name with `@source(name)`. The package has four: `sotu`, `folder`,
-`file` and `hub`. Your own goes into a file of its own, which an experiment loads with `plugins`.
+`file` and `hub`. Define your own source in a separate file and list that file in `plugins`.
 """
 
 from headtohead.data.sources.registry import CorpusSource, SourceRequest, source

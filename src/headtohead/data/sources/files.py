@@ -313,7 +313,7 @@ def _read_split_file(path: Path, document: str, data: DataConfig, has_labels: bo
 
 
 def _name_plain_text(split: RawSplit, document: str, data: DataConfig) -> RawSplit:
-    """Return plain text with its file as the document of all rows, or with each row as a document of its own."""
+    """Return plain text with its file as the document of all rows, or with each row as its own document."""
     # Lines of a stream are running text. Paragraphs and rows that are read one by one may be independent texts.
     documents = data.documents or ("files" if data.rows == "stream" and split.separator == "\n" else "rows")
     return replace(split, documents=(document,)) if documents == "files" else split

@@ -27,7 +27,7 @@ PATH_SOURCES = ("folder", "file", "files")
 
 @dataclass(frozen=True)
 class SourceRequest:
-    """What a source is asked to read."""
+    """A request to a source: which corpus to read, and how."""
 
     argument: str
     """the text after the colon in `data.source`, empty if there is none"""

@@ -38,7 +38,7 @@ PARAGRAPH_BLANK_LINE_FRACTION = 0.05
 
 
 class StreamedRows(Sequence[str]):
-    """Rows of large files, read again on every iteration."""
+    """Rows of large files, read from disk on every iteration."""
 
     def __init__(self, *parts: Iterable[str]) -> None:
         self.parts = parts
@@ -187,7 +187,7 @@ def build_corpus_on_disk(
     splits = {}
     for name, role in roles.items():
         raw_split = raw_splits.get(name, raw_corpus.train)
-        # Rows held out of train are documents of their own, as in `splits.hold_out`.
+        # Rows held out of train are separate documents, as in `splits.hold_out`.
         documents = tuple(raw_split.documents) if name in raw_splits else ()
         splits[name] = Split(name, role, writers[name].close(), None, raw_split.separator, documents)
     rows = splits["train"].rows

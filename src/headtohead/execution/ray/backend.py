@@ -60,7 +60,7 @@ class RayWorker:
             if not job.is_over:
                 self.exit_reason = f"was lost ({type(error).__name__})"
                 self._message_queue.put((self, {"event": "reassign"}))
-        except Exception as error:  # noqa: BLE001  # whatever it is, the job must end
+        except Exception as error:  # noqa: BLE001  # the job must end after any error
             self._message_queue.put((self, report_failure(error, job.folder, is_trial=False)))
 
     def _forward_message(self, job: Job, message: dict[str, Any]) -> None:

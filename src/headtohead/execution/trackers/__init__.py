@@ -1,1 +1,1 @@
-"""Log experiments to TensorBoard, Weights & Biases and trackio, each in a process of its own."""
+"""Log experiments to TensorBoard, Weights & Biases and trackio, each in a separate process."""

@@ -133,10 +133,10 @@ class WandbBackend:
         wandb_run.finish(exit_code=1 if "failure" in summary else 0)
 
     def flush(self) -> None:
-        """Do nothing: wandb writes continuously in a process of its own."""
+        """Do nothing: wandb writes continuously in its own process."""
 
     def log_verdicts(self, rows: list[dict[str, Any]], *, is_resumed: bool) -> None:
-        """Log the verdicts as the summary of a run of their own."""
+        """Log the verdicts as the summary of a separate run."""
         self.start_run(VERDICTS_RUN, {}, is_resumed=is_resumed)
         summary = {f"{row['variant']}/{name}": row[name] for row in rows for name in ("outcome", "summary", "seeds")}
         for row in rows:
@@ -197,7 +197,7 @@ class TrackioBackend:
         self.buffered.clear()
 
     def log_verdicts(self, rows: list[dict[str, Any]], *, is_resumed: bool) -> None:
-        """Log the verdicts to a run of their own, by number of seeds."""
+        """Log the verdicts to a separate run, by number of seeds."""
         self.start_run(VERDICTS_RUN, {}, is_resumed=is_resumed)
         for row in rows:
             self.finish_run(

@@ -68,7 +68,7 @@ class RunFolderPoller:
         write_json(self.state_path, self.state)
 
     def _poll_run(self, run_folder: Path) -> bool:
-        """Log what is new in a run; return whether anything was."""
+        """Log new metrics of a run; return whether there were any."""
         name = str(run_folder.relative_to(self.folder))
         run_state = self.state["runs"].get(name)
         is_finished = (run_folder / "result.json").is_file()

@@ -44,7 +44,7 @@ class SplitRecord(Record):
     unknown: float
     """share of tokens that the vocabulary does not contain"""
     documents: list[str] = []
-    """names of the documents of a held-out split; empty if each row is a document of its own"""
+    """names of the documents of a held-out split; empty if each row is its own document"""
 
 
 class CorpusDescription(VersionedRecord):

@@ -1,7 +1,8 @@
 """The attention slot, and the inputs that all layers share: position ids, padding, cache and implementation.
 
-Attention is a slot of its own for ideas that cannot be composed from smaller parts. The default composes a projection,
-position parts, a pattern and a merge. Masks and biases are computed once per forward pass and shared by the layers.
+Attention is a separate slot for mechanisms that cannot be composed from smaller parts. The default composes a
+projection, position parts, a pattern and a merge. Masks and biases are computed once per forward pass and shared by the
+layers.
 """
 
 from collections.abc import Sequence

@@ -10,7 +10,7 @@ from headtohead.presentation.section import Section, UserText
 
 
 def place_texts(sections: Sequence[Section], texts: Sequence[ReportText]) -> list[Section]:
-    """Return the sections with each text in its section, or in a section of its own after it if it has a title.
+    """Return the sections with each text in its section, or in a separate section after it if it has a title.
 
     A text whose section is not in this report is placed at the end.
     """

@@ -256,7 +256,7 @@ class ExperimentReader:
         return "finished" if is_settled else "stopped"
 
     def _read_record(self, path: Path, schema: type[RecordT]) -> RecordT | None:
-        """Return a file of the experiment, read again if it has changed, or None if it is missing or invalid."""
+        """Return a file of the experiment, reread if it has changed, or None if it is missing or invalid."""
         modified = _get_stat(path)[0]
         if path not in self._records or self._records[path][0] != modified:
             record = None

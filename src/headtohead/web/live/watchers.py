@@ -106,7 +106,7 @@ class ExperimentWatcher:
         """Read the state and update the regions that changed."""
         live, audits, judged = await asyncio.to_thread(self._read)
         if judged and judged["verdicts"] != self.judged.get("verdicts"):
-            self.judged = judged  # the text is available at once, the chart follows
+            self.judged = judged  # the text is available immediately; the chart follows
         progress = asdict(replace(live, curves={}))
         changed = self._update_region("status", {"live": live}, progress)
         changed |= self._update_region("trials", {"live": live}, progress)

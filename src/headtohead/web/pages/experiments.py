@@ -135,7 +135,7 @@ async def _stream_events(context: AppContext, name: str, last_event_id: str) -> 
 
 @router.get("/experiments/{name}/report")
 def show_report(request: Request, name: str, context: AppContextDep) -> Response:
-    """Show the report in a sandboxed frame, so that a redirect in somebody's file does not leave this page."""
+    """Show the report in a sandboxed frame, so that a redirect in an untrusted report cannot leave this page."""
     if find_readable_file(context.folders.find(name), "report.html") is None:
         raise HTTPException(404, "this experiment has no report yet")
     response = render_page(request, "report.html", name=name)
