@@ -18,7 +18,7 @@ from headtohead.runner import run_experiment
 ray = pytest.importorskip("ray")
 
 Small = Callable[..., Any]
-pytestmark = pytest.mark.timeout(300)  # a cluster takes its time to start
+pytestmark = pytest.mark.timeout(900)  # a cluster takes its time to start
 TIMES = ("seconds", "seconds_per_step", "peak_memory", "trial_seconds", "tokens_per_second")
 
 
