@@ -9,6 +9,7 @@
         ModelError                 unusable model folder, module or input
         StrategyError              unknown decoding strategy or invalid options
         RunFolderError             run folder of another experiment, or corrupted
+          FolderLockedError        another process is running the experiment
         DeviceError                device not available
         MissingExtraError          optional package not installed
       ChartError                   a chart cannot be rendered
@@ -103,6 +104,10 @@ class StrategyError(RequestError):
 
 class RunFolderError(RequestError):
     """Raised if a run folder belongs to another experiment or is corrupted."""
+
+
+class FolderLockedError(RunFolderError):
+    """Raised if another process has locked a run folder."""
 
 
 class DeviceError(RequestError):

@@ -38,7 +38,7 @@ TEXTS = {
     "top-k=3": ["He saw a bird there.", "He saw two birds.", "He went to the park."],
 }
 LOSSES = {"greedy": 0.5, "sample": 3.0, "top-k=3": 1.5}
-PROMPTS = 10
+PROMPTS = 5
 
 
 def make_samples(strategy: str, *, scored: bool) -> list[ScoredContinuation]:

@@ -49,13 +49,27 @@ def test_survivors_of_a_variant_that_loses_runs_did_not_help() -> None:
     survivors = baseline[:4] - 0.143 + rng.normal(0, 0.005, 4)
     verdict = judge(make_scores(baseline), make_scores(survivors, range(4), range(4, 10)), "perplexity", 0.01)
     assert verdict.outcome == "cannot tell"
-    assert verdict.interval[1] < -0.1
     assert (verdict.runs, verdict.lost_runs, verdict.baseline_lost_runs) == (10, 6, 0)
-    assert "6 of 10 runs were lost: up to 85 % of runs may fail (baseline: 0 of 10 lost; p = 0.011)" in verdict.summary
+    # Most runs of the variant are lost, so the rank test decides instead of the interval of the survivors.
+    assert np.isnan(verdict.interval).all()
+    expected = stats.mannwhitneyu(np.repeat([1, -1], [4, 6]), np.zeros(10), method="asymptotic").pvalue
+    assert expected > 0.04
+    assert "6 of 10 runs were lost (baseline: 0 of 10) (rank test with lost runs ranked worst: p = " in verdict.summary
+    assert verdict.summary.endswith("Up to 85 % of runs may fail.")
     # The same loss of the baseline does not make the variant worse.
     assert judge(make_scores(survivors, range(4), range(4, 10)), make_scores(baseline), "perplexity").outcome == (
         "cannot tell"
     )
+
+
+def test_survivors_of_a_variant_that_loses_a_few_runs_did_not_help() -> None:
+    rng = np.random.default_rng(0)
+    baseline = rng.normal(5, 0.05, 10)
+    survivors = baseline[:6] - 0.06 + rng.normal(0, 0.005, 6)
+    verdict = judge(make_scores(baseline), make_scores(survivors, range(6), range(6, 10)), "perplexity", 0.01)
+    assert verdict.outcome == "cannot tell"
+    assert verdict.interval[1] < -0.01
+    assert "4 of 10 runs were lost: up to 70 % of runs may fail (baseline: 0 of 10 lost; p = 0.087)" in verdict.summary
 
 
 def test_a_variant_that_lost_one_of_many_runs_may_still_help() -> None:
@@ -108,6 +122,27 @@ def test_a_variant_whose_runs_are_all_lost() -> None:
     verdict = judge(make_scores([1.0, 1.1, 1.2, 1.3]), variant)
     assert verdict.outcome == "cannot tell"
     assert "4 of 4 runs were lost (baseline: 0 of 4), which leaves 0 of at least 3 pairs" in verdict.summary
+
+
+def test_a_variant_whose_runs_are_all_lost_hurts_from_five_seeds() -> None:
+    """The rank-sum test decides: with 3 runs of each side its smallest p value is 2 of 20, with 5 it is 2 of 252."""
+    for seeds, outcome in ((3, "cannot tell"), (5, "hurt")):
+        finished = make_scores(1 + 0.01 * np.arange(seeds))
+        lost = Scores((), np.empty((0, 1)), np.ones(1), lost=tuple(range(seeds)))
+        verdict = judge(finished, lost)
+        assert verdict.outcome == outcome
+        assert ("A verdict on lost runs needs at least 5 seeds." in verdict.summary) == (seeds == 3)
+        opposite = judge(lost, finished)
+        assert opposite.outcome == {"hurt": "helped"}.get(outcome, outcome)
+        assert opposite.is_better
+
+
+def test_the_rank_test_decides_if_more_than_a_quarter_of_all_runs_is_lost() -> None:
+    baseline = make_scores(1 + 0.01 * np.arange(12))
+    better = 0.9 + 0.01 * np.arange(12)
+    few, many = (make_scores(better[:kept], range(kept), range(kept, 12)) for kept in (6, 5))
+    assert not np.isnan(judge(baseline, few).interval).any()
+    assert np.isnan(judge(baseline, many).interval).all()
 
 
 def test_scores_that_are_not_finite_are_lost_runs(tmp_path: Path) -> None:

@@ -73,6 +73,9 @@ def test_seeds_are_added_with_resume_and_nothing_runs_twice(script: str, tmp_pat
     assert len(before) == 6
     findings = run_versus(*sides, "--out", str(out), "--seeds", "4", "--resume")
     assert findings["verdicts"][0]["seeds"] == 4
+    assert findings["interim_analyses"] == [3, 4]
+    later = 0.85 * 0.05 * (2 / 3 - 2 / 4)
+    assert findings["verdicts"][0]["adjusted_confidence"] == pytest.approx(1 - later)
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert "exists; continue it with --resume" in fail_versus(*sides, "--out", str(out))
     changed = [sides[0], f"{sides[1]} --sleep 0", *sides[2:]]

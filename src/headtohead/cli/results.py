@@ -25,15 +25,20 @@ def report(
     as_json: JsonOption = False,
 ) -> None:
     """Write the report of an experiment in any format."""
+    from headtohead.errors import FolderLockedError
     from headtohead.experiment import run_folder
     from headtohead.findings import compute
     from headtohead.report import write
 
     experiment_runs = run_folder.open_runs(runs)
-    with run_folder.lock_folder(runs):
-        compute.write_findings(experiment_runs)
+    try:
+        with run_folder.lock_folder(runs):
+            findings = compute.write_findings(experiment_runs)
+    except FolderLockedError:
+        findings = compute.compute_unfinished_findings(experiment_runs)
+        echo(findings.warnings[0].message, err=True)
     with show_warnings():
-        written = write(runs, formats or ["html"], out, is_full=full, text_file=text)
+        written = write(runs, formats or ["html"], out, findings=findings, is_full=full, text_file=text)
     print_json([str(path) for path in written]) if as_json else echo("\n".join(map(str, written)))
 
 

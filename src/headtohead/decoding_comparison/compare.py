@@ -26,7 +26,7 @@ from headtohead.decoding_comparison.results import Estimates, GenerationMetric, 
 from headtohead.generation.likelihood import Likelihood
 from headtohead.text_metrics import diversity
 from headtohead.text_metrics.diversity import EMPTY_RATIO, Ratio
-from headtohead.verdict.compare import compare_scores
+from headtohead.verdict.compare import ErrorBudget, compare_scores
 from headtohead.verdict.rule import CANNOT_TELL, TOO_FEW_SEEDS
 from headtohead.verdict.scores import Scores
 
@@ -168,6 +168,7 @@ def judge_strategy_pairs(metric_name: str, ratios_by_strategy: Mapping[str, Prom
         differences,
         metric=metric.verdict_metric,
         equivalence_margin=metric.equivalence_margin,
+        budget=ErrorBudget(is_final=True),  # prompts are fixed in advance
     )
     return [
         StrategyPairVerdict(
@@ -186,7 +187,7 @@ def judge_strategy_pairs(metric_name: str, ratios_by_strategy: Mapping[str, Prom
 
 
 def _to_verdict_scores(values: PromptValues) -> Scores:
-    return Scores(tuple(range(len(values))), values[:, None], np.ones(1))
+    return Scores(tuple(range(len(values))), values[:, None], np.ones(1), resolution=0.0)
 
 
 def compare_strategies(

@@ -41,7 +41,7 @@ from headtohead.experiment.schemas import (
 )
 from headtohead.experiment.seed_average import compute_average_interval
 from headtohead.verdict.bootstrap import bootstrap_mean, bootstrap_paired_difference
-from headtohead.verdict.compare import compare_scores, remove_judgements
+from headtohead.verdict.compare import ErrorBudget, compare_scores, remove_judgements
 from headtohead.verdict.record import Verdict
 from headtohead.verdict.rule import VerdictOutcome, answer_claim
 from headtohead.verdict.scores import Scores
@@ -193,7 +193,9 @@ def _compare_pair(reference: SystemOutputs, system: SystemOutputs, measure: str,
     """Judge `system` against `reference`, paired by seed where both have seeds."""
     reference_scores, system_scores = reference.get_rouge(measure), system.get_rouge(measure)
     if reference.is_seed_independent and system.is_seed_independent:
-        return _compute_verdict(tuple(range(reference_scores.shape[1])), reference_scores.T, system_scores.T, level)
+        documents = tuple(range(reference_scores.shape[1]))
+        budget = ErrorBudget(is_final=True)  # documents are fixed in advance
+        return _compute_verdict(documents, reference_scores.T, system_scores.T, level, budget)
     if not reference.is_seed_independent and not system.is_seed_independent:
         seeds = [seed for seed in reference.lines_by_seed if seed in system.lines_by_seed]
         reference_scores = reference_scores[[list(reference.lines_by_seed).index(seed) for seed in seeds]]
@@ -204,7 +206,13 @@ def _compare_pair(reference: SystemOutputs, system: SystemOutputs, measure: str,
     return _compute_verdict(tuple(int(seed or 0) for seed in seeds), reference_scores, system_scores, level)
 
 
-def _compute_verdict(seeds: tuple[int, ...], reference_scores: Any, system_scores: Any, level: float) -> Verdict:
+def _compute_verdict(
+    seeds: tuple[int, ...],
+    reference_scores: Any,
+    system_scores: Any,
+    level: float,
+    budget: ErrorBudget = ErrorBudget(),  # noqa: B008  # immutable
+) -> Verdict:
     """Apply the verdict rule to two score arrays of shape (seeds, documents)."""
     document_weights = np.ones(reference_scores.shape[1])
     (verdict,) = compare_scores(
@@ -213,6 +221,7 @@ def _compute_verdict(seeds: tuple[int, ...], reference_scores: Any, system_score
         metric="score",
         equivalence_margin=MIN_RELEVANT_EFFECT,
         confidence=level,
+        budget=budget,
     )
     return verdict
 

@@ -34,7 +34,7 @@ from headtohead.audit.result import CheckResult
 from headtohead.config import experiment as config_experiment
 from headtohead.config.base import FOLDER_NAME_PATTERN, FOLDER_NAME_RULE
 from headtohead.config.loading import build_trial
-from headtohead.errors import RunFolderError
+from headtohead.errors import FolderLockedError, RunFolderError
 from headtohead.experiment import schemas
 
 WEIGHT_FILES = ("model.safetensors", "adapter_model.safetensors")
@@ -183,7 +183,7 @@ def open_runs(folder: Path) -> ExperimentRuns:
 
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Lock an experiment's folder; raise RunFolderError if another process has locked it."""
+    """Lock an experiment's folder; raise FolderLockedError if another process has locked it."""
     with translate_disk_full_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
     resolved = folder.resolve()  # one lock, whichever path leads to the folder
@@ -191,7 +191,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise RunFolderError(f"{folder}: another process is running this experiment") from None
+            raise FolderLockedError(f"{folder}: another process is running this experiment") from None
         except OSError as error:
             raise RunFolderError(
                 f"{folder}: its file system has no file locks ({error.strerror}), so two processes could write to it "

@@ -9,24 +9,25 @@ import numpy as np
 
 from headtohead.atomic_io import compute_sha256, verify_checksum
 from headtohead.attention_analysis import trial_metrics
-from headtohead.config.experiment import BASELINE
+from headtohead.config.experiment import BASELINE, Experiment
 from headtohead.distillation.evaluation import evaluate_distillation, read_teacher
 from headtohead.errors import RunFolderError
+from headtohead.experiment.error_budget import list_analyses, read_error_budget, record_analysis
 from headtohead.experiment.run_checks import RunIssue, find_issues
 from headtohead.experiment.run_folder import ExperimentRuns, FinishedRuns
 from headtohead.experiment.schemas import (
     CorpusDescription,
     Findings,
+    ResultWarning,
     report_inconsistent_data,
     write_record,
 )
-from headtohead.findings import analyses, pairing, plausibility, probes, scores, verdicts, withheld
+from headtohead.findings import lost_runs, pairing, plausibility, probes, scores, verdicts, withheld
 from headtohead.findings.evaluation_sets import resolve_split
 from headtohead.replication.claims import compare_with_published, evaluate_claims, is_original_corpus
 from headtohead.search import selection_bias
 from headtohead.search.points import list_finished_runs
 from headtohead.verdict.compare import ErrorBudget
-from headtohead.verdict.record import Verdict
 
 CHECKSUMMED_FILES = ("experiment.json", "corpus.json", "teacher.json")
 """files of an experiment that contain their own checksum"""
@@ -51,9 +52,26 @@ def write_findings(runs: ExperimentRuns) -> Findings:
     """Compute the findings, record the analysis in the journal and write findings.json. The folder must be locked."""
     findings = compute_findings(runs)
     if not runs.experiment.quick:
-        analyses.record_analysis(runs, findings.verdicts, analyses.read_error_budget(runs))
+        record_analysis(runs.folder, findings.verdicts, _read_error_budget(runs))
     write_record(runs.folder / "findings.json", findings, with_checksum=True)
     return findings
+
+
+def compute_unfinished_findings(runs: ExperimentRuns) -> Findings:
+    """Return the findings of an experiment that is running, with a warning. No analysis is recorded."""
+    findings = compute_findings(runs, is_live=True)
+    experiment = runs.experiment
+    num_finished = sum(len(runs.finished(name)) for name in experiment.names)
+    warning = ResultWarning(
+        kind="unfinished",
+        variant=BASELINE,
+        message=(
+            f"The experiment is running: {num_finished} of up to {experiment.max_seeds * len(experiment.names)} trials "
+            "have finished."
+        ),
+        advice="Differences are judged when all trials of an analysis have finished.",
+    )
+    return findings.model_copy(update={"warnings": [warning, *findings.warnings]})
 
 
 def _check_integrity(runs: ExperimentRuns) -> None:
@@ -98,8 +116,8 @@ def _compute_findings(runs: ExperimentRuns, *, is_live: bool) -> Findings:
     audits = {name: probes.read_audits(by_seed, experiment.spec.required_audits) for name, by_seed in finished.items()}
     pairs = {name: pairing.check_pairing(experiment, name, finished) for name in experiment.variants}
     withheld_reasons = withheld.collect_withheld_reasons(audits, pairs, corpus, run_issues)
-    lost = analyses.find_lost_runs(runs, finished)
-    budget = analyses.read_error_budget(runs)
+    lost = lost_runs.find_lost_runs(runs, finished)
+    budget = _read_error_budget(runs)
     judge = verdicts.Judge(experiment, finished, corpus, withheld_reasons, lost, budget, is_live)
     judged = judge.judge_all()
     same_text = judge.select_same_text(judged.primary_set)
@@ -112,7 +130,7 @@ def _compute_findings(runs: ExperimentRuns, *, is_live: bool) -> Findings:
         metric=experiment.primary.metric,
         split=experiment.primary.split,
         rows=judged.primary_set.rows,
-        interim_analyses=_list_analyses(budget, judged.primary),
+        interim_analyses=list_analyses(budget, judged.primary),
         warnings=plausibility.collect_warnings(experiment, finished, corpus, pairs, judged.primary),
         verdicts=judged.primary,
         other_verdicts=judged.secondary,
@@ -166,7 +184,17 @@ def _compute_findings(runs: ExperimentRuns, *, is_live: bool) -> Findings:
     )
 
 
-def _list_analyses(budget: ErrorBudget, verdicts: Sequence[Verdict]) -> list[int]:
-    """Return the numbers of seeds of all analyses, this one included."""
-    seeds = {analysis.seeds for previous in budget.previous_analyses.values() for analysis in previous}
-    return sorted(seeds | {analyses.count_analysed_seeds(row) for row in verdicts if analyses.is_analysed(row)})
+def _read_error_budget(runs: ExperimentRuns) -> ErrorBudget:
+    experiment = runs.experiment
+    num_others = _count_other_comparisons(experiment)
+    return read_error_budget(runs.folder, experiment.variants, experiment.max_seeds, num_others)
+
+
+def _count_other_comparisons(experiment: Experiment) -> int:
+    """Return the number of confirmatory comparisons besides those of all variants with the baseline."""
+    among_variants = sum(
+        len(comparison.variants)
+        for comparison in experiment.comparisons
+        if comparison.confirmatory and comparison.baseline != BASELINE
+    )
+    return among_variants + sum(claim.confirmatory and claim.needs_own_comparison for claim in experiment.claims)

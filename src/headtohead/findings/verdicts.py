@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 from headtohead.config.experiment import BASELINE, Experiment
 from headtohead.config.loading import diff_from_baseline
+from headtohead.experiment.error_budget import has_analysis, is_analysed
 from headtohead.experiment.run_folder import FinishedRuns, Run
 from headtohead.experiment.schemas import ComparisonFindings, CorpusFile, FailureRecord
-from headtohead.findings.analyses import count_analysed_seeds, has_analysis, is_analysed
 from headtohead.findings.comparability import add_settings, compare_runs
 from headtohead.findings.evaluation_sets import (
     EvaluationSet,
@@ -146,16 +146,13 @@ class Judge:
         """Return the verdict; in a quick look or before its analysis, remove the judgement."""
         if self.experiment.quick:
             return remove_judgements([verdict])
-        num_seeds = count_analysed_seeds(verdict)
-        if self.is_live and is_analysed(verdict) and not has_analysis(self.budget, verdict.variant, num_seeds):
+        if self.is_live and is_analysed(verdict) and not has_analysis(self.budget, verdict):
             return remove_judgements([verdict], "so far")
         return [verdict]
 
     def _list_lost_seeds(self, variant: str) -> tuple[int, ...]:
-        """Return the seeds of lost runs. If no run of a variant learned, their scores count: they show that it hurt."""
-        lost = {record.seed for record in self.lost if record.variant == variant}
-        finished = set(self.finished[variant])
-        return tuple(sorted(lost - finished if finished <= lost else lost))
+        """Return the seeds of lost runs."""
+        return tuple(sorted({record.seed for record in self.lost if record.variant == variant}))
 
     def compare_texts(
         self, variant: str, evaluation_set: EvaluationSet, reference: Mapping[int, Run]

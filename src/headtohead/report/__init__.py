@@ -11,6 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headtohead.experiment.schemas import Findings
 
 
 def write(
@@ -18,13 +22,14 @@ def write(
     formats: Sequence[str] = ("html",),
     out: Path | None = None,
     *,
+    findings: Findings | None = None,
     is_full: bool = False,
     text_file: Path | None = None,
 ) -> list[Path]:
     """Write the report of an experiment's folder and return the files written; see `report.export.write_report`."""
     from headtohead.report.export import write_report
 
-    return write_report(folder, formats, out, is_full=is_full, text_file=text_file)
+    return write_report(folder, formats, out, findings=findings, is_full=is_full, text_file=text_file)
 
 
 __all__ = ["write"]

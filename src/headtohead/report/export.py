@@ -30,19 +30,20 @@ def write_report(
     formats: Sequence[str] = ("html",),
     output_path: Path | None = None,
     *,
+    findings: Findings | None = None,
     is_full: bool = False,
     text_file: Path | None = None,
 ) -> list[Path]:
     """Write the report of an experiment's folder and return the files written.
 
-    `output_path` is another folder, or a file for a single document. Unless `is_full`, Markdown and PDF documents
-    replace sections that need no attention, such as passed audits, by one line each. The `[[text]]` blocks of
-    `text_file` replace those that the experiment was run with.
+    `output_path` is another folder, or a file for a single document. `findings` are read from the folder by default.
+    Unless `is_full`, Markdown and PDF documents replace sections that need no attention, such as passed audits, by one
+    line each. The `[[text]]` blocks of `text_file` replace those that the experiment was run with.
     """
     files.check_formats(formats)
     texts = read_report_texts(text_file) if text_file is not None else None
     with schemas.report_inconsistent_data(experiment_folder / "findings.json"):
-        findings = findings_view.read_findings(experiment_folder)
+        findings = findings or findings_view.read_findings(experiment_folder)
         if texts is not None and findings.experiment is not None:
             experiment = findings.experiment.model_copy(update={"text": texts})
             findings = findings.model_copy(update={"experiment": experiment})

@@ -17,9 +17,11 @@ from headtohead.errors import ScoresError
 from headtohead.verdict import phrasing
 from headtohead.verdict.interim import MIN_SEEDS, Analysis, compute_analysis_confidence
 from headtohead.verdict.lost_runs import (
+    MAX_LOST_SHARE,
     MAX_RANK_TEST_P_VALUE,
     compute_max_failure_rate,
     compute_worst_rank_p_value,
+    find_min_rank_test_seeds,
 )
 from headtohead.verdict.prediction import AdditionalData, estimate_additional_data
 from headtohead.verdict.record import Interval, NoiseSource, Verdict
@@ -61,15 +63,19 @@ class ErrorBudget:
 
     `previous_analyses` holds the earlier analyses of each variant. `planned_seeds` is the number of seeds of the last
     planned analysis; 0 if none is planned. `num_comparisons` counts every comparison ever made, also of variants that
-    were removed; 0 counts the variants that are judged now.
+    were removed; 0 counts the variants that are judged now. `is_final` spends the whole error rate: the data are fixed
+    in advance, and no analysis precedes or follows.
     """
 
     previous_analyses: Mapping[str, Sequence[Analysis]] = field(default_factory=lambda: NO_ANALYSES)
     planned_seeds: int = 0
     num_comparisons: int = 0
+    is_final: bool = False
 
     def compute_confidence(self, variant_name: str, num_seeds: int, confidence: float) -> float:
         """Return the confidence of the interval of a variant."""
+        if self.is_final:
+            return 1 - (1 - confidence) / self.num_comparisons
         return compute_analysis_confidence(
             num_seeds,
             self.previous_analyses.get(variant_name, ()),
@@ -170,8 +176,10 @@ def _build_verdict(
             reason=reason,
             summary=phrasing.format_not_comparable(variant_name, reason),
         )
-    if pairs.num_seeds < MIN_SEEDS:
+    if pairs.num_analysed_seeds < MIN_SEEDS:
         return _build_verdict_without_interval(verdict, pairs, settings.metric)
+    if pairs.num_seeds < MIN_SEEDS or _has_lost_many_runs(verdict):
+        return _judge_by_ranks(verdict, pairs, settings)
     return _judge(verdict, pairs, settings)
 
 
@@ -226,12 +234,8 @@ def _describe_data(variant_name: str, pairs: PairedScores | None, settings: _Com
 
 
 def _build_verdict_without_interval(verdict: Verdict, pairs: PairedScores, metric: Metric) -> Verdict:
-    """Return the scores of fewer than three seeds, with a note if enough seeds were run but too many were lost."""
+    """Return the scores of fewer than three seeds."""
     missing = MIN_SEEDS - verdict.seeds
-    if pairs.num_analysed_seeds >= MIN_SEEDS:
-        reason = phrasing.explain_lost_runs(verdict)
-        summary = phrasing.format_cannot_tell(verdict.variant, reason)
-        return replace(verdict, outcome=CANNOT_TELL, reason=reason, summary=summary)
     means = [
         [metric.to_display_mean(float(total) / float(pairs.weights.sum())) for total in totals.sum(axis=1)]
         for totals in pairs.totals
@@ -241,6 +245,41 @@ def _build_verdict_without_interval(verdict: Verdict, pairs: PairedScores, metri
         additional_seeds=missing,
         reason=f"run {phrasing.format_more(missing, 'seed')}",
         summary=phrasing.format_too_few_seeds(verdict, *means),
+    )
+
+
+def _has_lost_many_runs(verdict: Verdict) -> bool:
+    """Return whether more than a quarter of the runs of both sides were lost, as if one side lost more than half.
+
+    The number lost on both sides together does not depend on which of them fails more often, so the choice of the test
+    does not favour an outcome.
+    """
+    num_lost, num_runs = verdict.lost_runs + verdict.baseline_lost_runs, verdict.runs + verdict.baseline_runs
+    return num_lost > MAX_LOST_SHARE * num_runs
+
+
+def _judge_by_ranks(verdict: Verdict, pairs: PairedScores, settings: _ComparisonSettings) -> Verdict:
+    """Return the verdict if many runs were lost, or fewer than three pairs are left.
+
+    An interval would describe too few of the runs. The rank-sum test, in which lost runs rank worst, decides at the
+    error rate of the analysis.
+    """
+    baseline, variant = pairs.list_run_scores(higher_is_better=not settings.metric.lower_is_better)
+    variant_p, baseline_p = (
+        2 * compute_worst_rank_p_value(better, worse, is_paired=False)
+        for better, worse in ((variant, baseline), (baseline, variant))
+    )
+    max_p_value = 1 - verdict.adjusted_confidence
+    outcome = HELPED if variant_p <= max_p_value else HURT if baseline_p <= max_p_value else CANNOT_TELL
+    verdict = replace(verdict, outcome=outcome, is_better=variant_p < baseline_p)
+    budget = settings.budget.add_analysis(verdict.variant, pairs.num_analysed_seeds)
+    min_seeds = find_min_rank_test_seeds(
+        lambda seeds: 1 - budget.compute_confidence(verdict.variant, seeds, settings.confidence)
+    )
+    return replace(
+        verdict,
+        reason=phrasing.explain_lost_runs(verdict) if outcome == CANNOT_TELL else "",
+        summary=phrasing.format_rank_test(verdict, min(variant_p, baseline_p, 1.0), min_seeds),
     )
 
 

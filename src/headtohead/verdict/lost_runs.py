@@ -3,10 +3,14 @@
 The interval of a difference uses the runs that finished. If bad runs of one side are lost, the rest of it looks better
 than the side is. A side that lost more runs is therefore better only if a rank test agrees in which lost runs rank
 worst (Lachin, Controlled Clinical Trials 20, 1999). This is a condition in addition to the interval, so it costs no
-error rate.
+error rate. If more than a quarter of all runs were lost, or fewer than three pairs are left, the rank-sum test decides
+alone.
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import Float
@@ -15,6 +19,8 @@ from scipy import special, stats
 MAX_EXACT_RUNS = 60
 """number of runs above which the rank-sum test uses the normal approximation"""
 MAX_RANK_TEST_P_VALUE = 0.025
+MAX_LOST_SHARE = 0.25
+"""share of the runs of both sides above which the runs that finished say too little"""
 
 
 def compute_max_failure_rate(num_lost: int, num_runs: int, confidence: float = 0.95) -> float:
@@ -44,6 +50,17 @@ def compute_worst_rank_p_value(
         wins, losses = int((better > worse).sum()), int((better < worse).sum())
         p_value = min(p_value, float(special.bdtrc(wins - 1, wins + losses, 0.5)) if wins else 1.0)
     return p_value
+
+
+def find_min_rank_test_seeds(compute_max_p_value: Callable[[int], float]) -> int:
+    """Return the smallest number of seeds with which the two-sided rank-sum test can reach the required p value.
+
+    With n runs of each side, the smallest p value is 2 n! n! / (2n)!. `compute_max_p_value` returns the required one.
+    """
+    seeds = 1
+    while 2 / math.comb(2 * seeds, seeds) > compute_max_p_value(seeds):
+        seeds += 1
+    return seeds
 
 
 def _compute_rank_sum_p_value(

@@ -147,7 +147,7 @@ def explain_lost_runs(verdict: Verdict) -> str:
 
 def _format_failure_rate(verdict: Verdict) -> str:
     """Return how many runs were lost, and the failure rate that this number of runs cannot exclude."""
-    bound = f"up to {100 * verdict.max_failure_rate:.0f} % of runs may fail"
+    bound = _format_failure_bound(verdict).lower()
     if not verdict.lost_runs and not verdict.baseline_lost_runs:
         return f"{verdict.runs} of {verdict.runs} runs finished: {bound}."
     p_value = compute_failure_rate_p_value(
@@ -157,6 +157,10 @@ def _format_failure_rate(verdict: Verdict) -> str:
         f"{verdict.lost_runs} of {verdict.runs} runs were lost: {bound} (baseline: {verdict.baseline_lost_runs} of "
         f"{verdict.baseline_runs} lost; p = {p_value:.2g})."
     )
+
+
+def _format_failure_bound(verdict: Verdict) -> str:
+    return f"Up to {100 * verdict.max_failure_rate:.0f} % of runs may fail"
 
 
 def format_remedy(verdict: Verdict, additional_data: AdditionalData) -> str:
@@ -171,8 +175,18 @@ def format_not_comparable(variant_name: str, reason: str) -> str:
     return f"{variant_name} is not comparable: {reason}."
 
 
-def format_cannot_tell(variant_name: str, reason: str) -> str:
-    return f"{variant_name}: cannot tell, because {reason}."
+def format_rank_test(verdict: Verdict, p_value: float, min_seeds: int) -> str:
+    """Return the outcome of the rank test in which lost runs rank worst. `min_seeds` could decide it at all."""
+    is_open = verdict.outcome == CANNOT_TELL
+    outcome = f"{verdict.variant}: cannot tell" if is_open else f"{verdict.variant} {verdict.outcome}"
+    test = f"rank test with lost runs ranked worst: p = {p_value:.2g}, required {1 - verdict.adjusted_confidence:.2g}"
+    needed = (
+        f" A verdict on lost runs needs at least {min_seeds} seeds." if is_open and verdict.runs < min_seeds else ""
+    )
+    return (
+        f"{outcome}{', because' if is_open else ':'} {explain_lost_runs(verdict)} "
+        f"({test}{_format_comparisons(verdict)}).{needed} {_format_failure_bound(verdict)}."
+    )
 
 
 def _format_additional_data(verdict: Verdict, additional_data: AdditionalData) -> str:

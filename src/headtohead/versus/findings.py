@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from headtohead.config.experiment import BASELINE
+from headtohead.experiment.error_budget import list_analyses, read_error_budget, record_analysis
+from headtohead.experiment.run_folder import lock_folder
 from headtohead.experiment.schemas import FailureRecord, Findings, write_record
 from headtohead.experiment.schemas.base import SeedScore
 from headtohead.experiment.schemas.versus import NoiseEstimate, Observation, VersusFindings
@@ -30,7 +32,7 @@ Runs = Mapping[str, Mapping[int, CommandRun]]
 
 
 def compute_findings(comparison: ComparisonFolder, command: list[str]) -> Findings:
-    """Compute the findings of a comparison and write findings.json."""
+    """Compute the findings of a comparison, record the analysis in its journal and write findings.json."""
     config, runs = comparison.config, comparison.read_runs()
     counted = {name: {seed: run for seed, run in by_seed.items() if run.is_counted} for name, by_seed in runs.items()}
     ignores_seed = [name for name in counted if is_independent_of_seed(counted[name])]
@@ -47,8 +49,15 @@ def compute_findings(comparison: ComparisonFolder, command: list[str]) -> Findin
     if BASELINE in ignores_seed:
         withheld = {name: [_describe_ignored_seed(BASELINE)] for name in config.variants}
     withheld |= {name: [_describe_ignored_seed(name)] for name in ignores_seed if name != BASELINE}
+    budget = read_error_budget(comparison.path, config.variants, config.seeds)
     verdicts = []
     if BASELINE in scores:
+        weights = scores[BASELINE].weights
+        scores |= {
+            name: Scores((), np.empty((0, len(weights))), weights, lost=seeds)
+            for name, seeds in lost.items()
+            if seeds and name not in scores
+        }
         variants = {name: scores[name] for name in config.variants if name in scores}
         withheld |= {name: ["no run has a result"] for name in config.variants if name not in scores}
         verdicts = compare_scores(
@@ -57,6 +66,7 @@ def compute_findings(comparison: ComparisonFolder, command: list[str]) -> Findin
             metric=config.metric.kind,
             equivalence_margin=config.equivalence_margin,
             withheld=withheld,
+            budget=budget,
         )
     primary: dict[str, list[SeedScore]] = {
         name: [(seed, run.value) for seed, run in by_seed.items()] for name, by_seed in counted.items()
@@ -67,6 +77,7 @@ def compute_findings(comparison: ComparisonFolder, command: list[str]) -> Findin
         metric=config.metric.kind,
         split=config.metric.name,
         verdicts=verdicts,
+        interim_analyses=list_analyses(budget, verdicts),
         primary_scores=primary,
         scores={name: {config.metric.name: values} for name, values in primary.items()},
         curves={
@@ -94,7 +105,9 @@ def compute_findings(comparison: ComparisonFolder, command: list[str]) -> Findin
             noise=estimate_noise(counted) if config.is_noise else None,
         ),
     )
-    write_record(comparison.path / "findings.json", findings, with_checksum=True)
+    with lock_folder(comparison.path):
+        record_analysis(comparison.path, verdicts, budget)
+        write_record(comparison.path / "findings.json", findings, with_checksum=True)
     return findings
 
 

@@ -101,6 +101,7 @@ class ResultWarning(Record):
         "other budget",
         "large gain",
         "mixed machines",
+        "unfinished",
     ]
     """what was noticed"""
     variant: str

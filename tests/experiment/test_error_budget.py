@@ -1,0 +1,106 @@
+"""Analyses, removed variants and lost runs of a whole experiment, through the command line and its journal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from headtohead.cli import app
+from headtohead.experiment.journal import Journal
+from headtohead.experiment.schemas import AnalysisEvent, Findings
+from headtohead.runner.run_experiment import run_experiment
+
+EXPERIMENT = """
+question = "Does it help?"
+task = "language-model"
+data = {{ source = "{source}", allow_overlap = true }}
+model = {{ width = 16, layers = 1, heads = 2, context = 8 }}
+training = {{ steps = {steps}, batch_size = 8, optimizer = {{ kind = "adamw", lr = 0.01 }} }}
+"""
+VARIANTS = {
+    "alibi": 'model.position = "alibi"',
+    "rope": 'model.position = "rope"',
+    "untrained": 'training.optimizer = { kind = "adamw", lr = 1e-9 }',
+    "diverging": 'training.optimizer = { kind = "sgd", lr = 1e30 }',
+}
+
+
+def write_experiment(path: Path, source: Path, variants: list[str], steps: int = 10) -> Path:
+    tables = "".join(f"[variants.{name}]\n{VARIANTS[name]}\n" for name in variants)
+    path.write_text(EXPERIMENT.format(source=source, steps=steps) + tables)
+    return path
+
+
+def run_cli(*arguments: str | Path, exit_code: int = 0) -> dict[str, Any]:
+    result = CliRunner().invoke(app, [*map(str, arguments), "--json"])
+    assert result.exit_code == exit_code, result.output
+    output: dict[str, Any] = json.loads(result.stdout)
+    return output
+
+
+def list_analyses(folder: Path) -> list[AnalysisEvent]:
+    return [event for event in Journal(folder).read() if isinstance(event, AnalysisEvent)]
+
+
+def read_verdicts(folder: Path) -> dict[str, dict[str, Any]]:
+    return {row["variant"]: row for row in json.loads((folder / "findings.json").read_text())["verdicts"]}
+
+
+def test_added_seeds_and_removed_variants_are_charged(text_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    file = write_experiment(tmp_path / "small.toml", text_folder, ["alibi", "rope"])
+    run_cli("run", file, "--out", folder, "--seeds", "3")
+    first, later = 0.05 * (1 - 2 / 3), 0.85 * 0.05 * (2 / 3 - 2 / 5)
+    assert read_verdicts(folder)["alibi"]["adjusted_confidence"] == pytest.approx(1 - first / 2)
+
+    run_cli("run", file, "--out", folder, "--seeds", "5", "--resume")
+    assert read_verdicts(folder)["alibi"]["adjusted_confidence"] == pytest.approx(1 - later / 2)
+    assert [event.seeds for event in list_analyses(folder)] == [{"alibi": 3, "rope": 3}, {"alibi": 5, "rope": 5}]
+
+    before = read_verdicts(folder)["alibi"]
+    write_experiment(file, text_folder, ["alibi"])
+    run_cli("run", file, "--out", folder, "--seeds", "5", "--resume")
+    assert read_verdicts(folder) == {"alibi": before}
+    assert before["comparisons"] == 2
+    run_cli("report", folder)
+    assert len(list_analyses(folder)) == 2, "the report of the same runs is no analysis"
+
+
+def test_variants_without_a_successful_run_hurt(text_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    file = write_experiment(tmp_path / "small.toml", text_folder, ["untrained", "diverging"], steps=60)
+    run_cli("run", file, "--out", folder, "--seeds", "5", exit_code=1)
+    for name, verdict in read_verdicts(folder).items():
+        assert (verdict["outcome"], verdict["runs"], verdict["lost_runs"]) == ("hurt", 5, 5)
+        assert verdict["interval"] == [None, None]
+        # The smallest p value of the rank-sum test with 5 runs of each side is 2 of 252.
+        assert verdict["summary"] == (
+            f"{name} hurt: 5 of 5 runs were lost (baseline: 0 of 5), which leaves 0 of at least 3 pairs (rank test "
+            "with lost runs ranked worst: p = 0.0079, required 0.015, one of 2 comparisons). Up to 100 % of runs may "
+            "fail."
+        )
+    page = (folder / "report.html").read_text()
+    assert page.count("untrained hurt") >= 1
+
+
+def test_a_report_of_a_running_experiment_is_no_analysis(small: Any, tmp_path: Path) -> None:
+    folder, reports = tmp_path / "runs", []
+
+    def write_report(jobs: Any) -> None:
+        if not reports and all(job.state == "finished" for job in jobs):
+            reports.append(CliRunner().invoke(app, ["report", str(folder), "--out", str(tmp_path / "report")]))
+
+    outcome = run_experiment(small(seeds=3, training={"steps": 10}), folder, num_workers=2, on_update=write_report)
+    (report,) = reports
+    assert report.exit_code == 0, report.output
+    assert "The experiment is running: 6 of up to 6 trials have finished." in report.stderr
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "The experiment is running" in page
+    assert "so far (3 seeds" in page
+    assert isinstance(outcome.findings, Findings)
+    assert outcome.findings.verdicts[0].adjusted_confidence == pytest.approx(1 - 0.05 / 3)
+    assert len(list_analyses(folder)) == 1
