@@ -2,6 +2,7 @@
 
 import html
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -9,15 +10,18 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from headtohead import atomic_io
 from headtohead.atomic_io import CHECKSUM_KEY, read_json, write_json, write_text
 from headtohead.errors import RunFolderError
-from headtohead.experiment import run_folder
+from headtohead.experiment import run_folder, trust
+from headtohead.experiment.machines import OtherMachineWarning
 from headtohead.findings import compute
 from headtohead.presentation.renderers.csv_tables import render_csv
 from headtohead.presentation.table import make_table, make_text_columns
 from headtohead.report import write
+from headtohead.runner import run_experiment
 from headtohead.runner.verify import verify_experiment
 
 
@@ -138,6 +142,17 @@ def test_mixed_versions_and_devices_are_named(foreign):
     assert any("torch" in check.observation and "cuda" in check.observation for check in checks)
 
 
+def test_resuming_on_another_machine_warns(foreign, monkeypatch, recwarn):
+    experiment = run_folder.open_runs(foreign).experiment
+    run_experiment.run_experiment(experiment, foreign, num_workers=1, resume=True)
+    assert not [warning for warning in recwarn if issubclass(warning.category, OtherMachineWarning)]
+    versions = {**run_experiment.collect_versions(), "torch": "1.13.0", "cpu": "NEON"}
+    monkeypatch.setattr(run_experiment, "collect_versions", lambda: versions)
+    torch_version = f"torch {re.escape(torch.__version__)} \\(4 runs\\), here 1.13.0"
+    with pytest.warns(OtherMachineWarning, match=f"trained elsewhere: {torch_version}; cpu .*, here NEON"):
+        run_experiment.run_experiment(experiment, foreign, num_workers=1, resume=True)
+
+
 # ---- row 14: address-space limit
 
 
@@ -166,7 +181,24 @@ def test_missing_charts_are_an_error_if_they_were_requested(foreign):
     assert list((foreign / "report-tables").glob("*.csv"))
 
 
-# ---- row 16: names and terminals
+# ---- row 16: names and terminals, settings that contradict each other
+
+
+def test_a_variant_that_does_not_fit_the_model_is_reported(foreign):
+    content = read_json(foreign / "experiment.json")
+    content.pop(CHECKSUM_KEY, None)
+    (foreign.parent / "net.py").write_text("class Net: pass\n")
+    content["experiment"]["model"] = {"module": f"{foreign.parent / 'net.py'}:Net", "context": 8}
+    write_json(foreign / "experiment.json", content, with_checksum=True)
+    trust.trust_files([foreign.parent / "net.py"])
+    commands = (["headtohead.web.resume"], ["headtohead.cli", "verify"], ["headtohead.cli", "report"])
+    for command in commands:
+        arguments = [sys.executable, "-m", *command, str(foreign)]
+        result = subprocess.run(arguments, check=False, capture_output=True, text=True, timeout=300)
+        assert result.returncode == (1 if "verify" in command else 2), result.stderr
+        assert "Traceback" not in result.stderr
+        assert "variant alibi" in result.stderr + result.stdout
+        assert "position" in result.stderr + result.stdout
 
 
 def test_a_folder_name_that_is_not_utf8_is_reported(foreign):

@@ -89,6 +89,7 @@ def verify(
     as_json: JsonOption = False,
 ) -> None:
     """Recompute every figure and find edited files. With several folders, print one row for each."""
+    from headtohead.experiment.schemas import report_inconsistent_data
     from headtohead.presentation.renderers.csv_tables import render_csv
     from headtohead.presentation.renderers.terminal import StatusLine, print_table
     from headtohead.report import terminal, write
@@ -104,7 +105,8 @@ def verify(
             on_progress=status.update,
         )
         is_single = len(runs) == 1 and not as_csv
-        checks = verify_one(runs[0]) if is_single else []
+        with report_inconsistent_data(runs[0]):
+            checks = verify_one(runs[0]) if is_single else []
         verifications = [] if is_single else [verify_folder(folder, verify_one) for folder in runs]
     if is_single:
         print_json([check.to_dict() for check in checks]) if as_json else terminal.print_verification_checks(checks)

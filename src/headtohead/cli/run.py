@@ -96,6 +96,7 @@ def run(
             torchrun.check_torchrun_options(backend, workers)
             worker_pool = stack.enter_context(torchrun.open_leader(os.environ)).pool
         logs = stack.enter_context(TrackerGroup(folder, log or (), live.print_line))
+        stack.enter_context(show_warnings())
         try:
             outcome = run_experiment(
                 experiment,

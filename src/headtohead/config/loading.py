@@ -191,17 +191,20 @@ def build_trial(experiment: Experiment, variant: str, seed: int) -> Trial:
         tokenizer = {"kind": "pretrained", "model": model["pretrained"], "max_length": model["max_length"]}
         prompt_keys = ("prompt", "use_chat_template", "documents", "max_new_tokens")
         merged["data"]["tokenizer"] = tokenizer | ({key: teacher[key] for key in prompt_keys} if teacher else {})
-    return Trial.model_validate(
-        {
-            **merged,
-            "task": experiment.task,
-            "variant": variant,
-            "seed": seed,
-            "plugins": experiment.plugins,
-            "probe": experiment.probe.model_dump(mode="json"),
-            "teacher": teacher,
-        }
-    )
+    trial = {
+        **merged,
+        "task": experiment.task,
+        "variant": variant,
+        "seed": seed,
+        "plugins": experiment.plugins,
+        "probe": experiment.probe.model_dump(mode="json"),
+        "teacher": teacher,
+    }
+    try:
+        return Trial.model_validate(trial)
+    except ValidationError as error:  # an experiment.json that was edited
+        issues = [convert_pydantic_error(details) for details in error.errors()]
+        raise ConfigError(f"{experiment.name}, variant {variant}", issues) from None
 
 
 def _build_and_check(

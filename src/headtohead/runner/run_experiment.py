@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from headtohead.execution.worker_pool import (
 from headtohead.experiment import schemas
 from headtohead.experiment.create_runs import create_runs
 from headtohead.experiment.journal import Journal
+from headtohead.experiment.machines import OtherMachineWarning, describe_other_machines
 from headtohead.experiment.run_folder import ExperimentRuns, build_trials, lock_folder
 from headtohead.experiment.versions import collect_versions
 from headtohead.findings import compute
@@ -37,6 +39,7 @@ from headtohead.runner.preflight import check_disk_space, check_runnable
 from headtohead.runner.run_search import add_winner, run_search
 from headtohead.search.points import read_winner_settings
 from headtohead.tasks.registry import get_task, prepare_dataset
+from headtohead.training.devices import select_device
 from headtohead.trials.outputs import remove_checkpoints
 from headtohead.trials.trial import run_trial
 from headtohead.verdict.interim import plan_interim_analyses
@@ -121,6 +124,8 @@ def run_experiment(
         exit_stack.enter_context(lock_folder(folder))
         try:
             runs = prepare_folder(folder, experiment, command=command_line, resume=resume)
+            if resume and backend is None:
+                _warn_other_machines(runs, device)
         except BaseException:
             if not folder_existed:
                 _remove_if_empty(folder)
@@ -175,6 +180,19 @@ def prepare_folder(
     schemas.write_record(folder / "corpus.json", describe_corpus(experiment), with_checksum=True)
     Journal(folder).append_new(schemas.CorpusEvent(digest=compute_sha256(folder / "corpus.json")))
     return runs
+
+
+def _warn_other_machines(runs: ExperimentRuns, device: str) -> None:
+    """Warn if runs were trained with other versions, or on another device or processor than this one."""
+    started = [
+        run
+        for variant in runs.experiment.names
+        for seed in runs.seeds(variant)
+        if ((run := runs.run(variant, seed)).folder / "start.json").is_file()
+    ]
+    if differences := describe_other_machines(started, collect_versions(), select_device(device).type):
+        message = f"{runs.folder} has runs that were trained elsewhere: {differences}; results may differ slightly"
+        warnings.warn(message, OtherMachineWarning, stacklevel=3)
 
 
 @dataclass
