@@ -19,7 +19,7 @@ from scipy.stats import binomtest
 from headtohead.experiment.schemas import Findings, read_record
 from headtohead.versus.comparison import run_comparison
 from headtohead.versus.config import build_comparison
-from headtohead.versus.findings import compute_findings
+from headtohead.versus.findings import write_findings
 from headtohead.versus.versions import collect_script_versions
 
 SCRIPT = Path(__file__).resolve().parent.parent / "docs" / "examples" / "train_gpt.py"
@@ -61,7 +61,7 @@ def main() -> None:
                 num_workers=arguments.workers,
                 resume=True,
             )
-            findings = compute_findings(comparison, sys.argv)
+            findings = write_findings(comparison, sys.argv)
         outcomes[findings.verdicts[0].outcome] += 1
         false = outcomes["helped"] + outcomes["hurt"]
         interval = binomtest(false, outcomes.total()).proportion_ci()

@@ -62,6 +62,7 @@ def test_runs_are_interleaved_and_journaled(script: str, tmp_path: Path) -> None
         ("variant", 1),
         ("baseline", 2),
         ("variant", 2),
+        ("baseline", 0),  # repeated, to see whether equal seeds give equal values
     ]
 
 
@@ -70,7 +71,7 @@ def test_seeds_are_added_with_resume_and_nothing_runs_twice(script: str, tmp_pat
     sides = [f"{script} --seed {{seed}}", f"{script} --seed {{seed}} --gain 0.1", "--metric", "val_loss"]
     run_versus(*sides, "--out", str(out), "--seeds", "3")
     before = {path: path.stat().st_mtime_ns for path in out.glob("*/seed-*/run.json")}
-    assert len(before) == 6
+    assert len(before) == 7
     findings = run_versus(*sides, "--out", str(out), "--seeds", "4", "--resume")
     assert findings["verdicts"][0]["seeds"] == 4
     assert findings["interim_analyses"] == [3, 4]
@@ -93,6 +94,58 @@ def test_a_script_that_ignores_its_seed_gets_no_verdict(tmp_path: Path) -> None:
     (verdict,) = json.loads(result.stdout)["verdicts"]
     assert verdict["outcome"] == "not comparable"
     assert "exactly the same values with every seed" in verdict["withheld"][0]
+
+
+def list_observations(findings: dict[str, Any]) -> dict[str, tuple[str, bool]]:
+    """Return answer and concern of each observation by question."""
+    return {
+        item["question"]: (item["answer"], item.get("is_concern", False)) for item in findings["versus"]["observations"]
+    }
+
+
+def test_equal_seeds_are_compared_from_outside(script: str, tmp_path: Path) -> None:
+    command = f"{script} --seed {{seed}}"
+    sides = [command, f"{command} --gain 0.1", "--metric", "val_loss", "--seeds", "3"]
+    observations = list_observations(run_versus(*sides, "--out", str(tmp_path / "a")))
+    repeats = "Does baseline repeat its values with the same seed?"
+    assert observations[repeats] == ("yes: all 3 values of seed 0 are equal bit for bit", False)
+    observations = list_observations(run_versus(*sides, "--no-repeat", "--out", str(tmp_path / "b")))
+    assert observations[repeats] == ("not known: no run was repeated", False)
+    assert not list((tmp_path / "b").glob("baseline/*-repeat"))
+    observations = list_observations(run_versus(command, command, *sides[2:], "--out", str(tmp_path / "c")))
+    answer, is_concern = observations["Does variant change any value of the metric?"]
+    assert answer.startswith("no: all values of 3 seeds are equal")
+    assert is_concern
+    assert observations["Do baseline and variant report the same first value with the same seed?"][0] == "3 of 3 seeds"
+
+
+def test_a_baseline_that_does_not_repeat_its_values_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "random_loss.py"
+    path.write_text("import random, sys\nprint('val_loss=', random.random())\n")
+    command = f"{sys.executable} {path} {{seed}}"
+    findings = run_versus(
+        command, f"{command} x", "--metric", "val_loss", "--seeds", "3", "--out", str(tmp_path / "out")
+    )
+    answer, is_concern = list_observations(findings)["Does baseline repeat its values with the same seed?"]
+    first = findings["primary_scores"]["baseline"][0][1]
+    assert answer.startswith(f"no: seed 0 gives {first:.6g} and ")
+    assert is_concern
+
+
+def test_commands_inherit_the_environment_of_the_user(tmp_path: Path) -> None:
+    path = tmp_path / "threads.py"
+    path.write_text("import os, sys\nprint('acc=', float(os.environ.get('OMP_NUM_THREADS', 7)) + int(sys.argv[1]))\n")
+    command = f"{sys.executable} {path} {{seed}}"
+    environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
+    result = subprocess.run(
+        [sys.executable, "-m", "headtohead.cli", "versus", command, f"{command} x", "--metric", "acc", "--json"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert json.loads(result.stdout)["primary_scores"]["baseline"][:2] == [[0, 7.0], [1, 8.0]]
 
 
 def test_failed_runs_show_their_last_lines_and_are_not_judged(script: str, tmp_path: Path) -> None:

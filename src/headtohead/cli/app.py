@@ -73,9 +73,10 @@ def main() -> None:
     if sys.platform == "win32":
         echo(f"h2h: error: {WINDOWS_MESSAGE}", err=True)
         sys.exit(2)
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    # With small models, two threads on a busy machine are many times slower than one. Users can override this.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if sys.argv[1:2] != ["versus"]:  # whose commands inherit the environment of the user, unchanged
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        # With small models, two threads on a busy machine are many times slower than one. Users can override this.
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
     sys.excepthook = lambda *error: echo("".join(traceback.format_exception(*error)), err=True)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # the encoding of the terminal may lack characters of names and texts

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from headtohead.cli.app import FormatsOption, JsonOption, app, echo, print_json, show_warnings
+from headtohead.errors import RequestError
 
-ExperimentFolderArgument = Annotated[Path, typer.Argument(metavar="RUNS", help="Experiment folder: runs/NAME.")]
+ExperimentFolderArgument = Annotated[
+    Path, typer.Argument(metavar="RUNS", help="Folder of an experiment or comparison: runs/NAME.")
+]
 
 
 @app.command()
@@ -29,14 +31,19 @@ def report(
     from headtohead.experiment import run_folder
     from headtohead.findings import compute
     from headtohead.report import write
+    from headtohead.versus import findings as versus_findings
+    from headtohead.versus.comparison import is_comparison, open_comparison
 
-    experiment_runs = run_folder.open_runs(runs)
-    try:
-        with run_folder.lock_folder(runs):
-            findings = compute.write_findings(experiment_runs)
-    except FolderLockedError:
-        findings = compute.compute_unfinished_findings(experiment_runs)
-        echo(findings.warnings[0].message, err=True)
+    if is_comparison(runs):
+        findings = versus_findings.write_findings(open_comparison(runs))
+    else:
+        experiment_runs = run_folder.open_runs(runs)
+        try:
+            with run_folder.lock_folder(runs):
+                findings = compute.write_findings(experiment_runs)
+        except FolderLockedError:
+            findings = compute.compute_unfinished_findings(experiment_runs)
+            echo(findings.warnings[0].message, err=True)
     with show_warnings():
         written = write(runs, formats or ["html"], out, findings=findings, is_full=full, text_file=text)
     print_json([str(path) for path in written]) if as_json else echo("\n".join(map(str, written)))
@@ -79,7 +86,7 @@ def judge(
 
 @app.command()
 def verify(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUNS...", help="Experiment folders: runs/NAME.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUNS...", help="Folders of experiments or comparisons.")],
     rescore: Annotated[bool, typer.Option("--rescore", help="Also score and audit the saved weights again.")] = False,
     isolated: Annotated[
         bool, typer.Option("--isolated", help="Also score random rows in a process that gets one token at a time.")
@@ -93,17 +100,28 @@ def verify(
     from headtohead.presentation.renderers.csv_tables import render_csv
     from headtohead.presentation.renderers.terminal import StatusLine, print_table
     from headtohead.report import terminal, write
-    from headtohead.runner.verify import verify_experiment, verify_folder
+    from headtohead.runner.verify import VerificationCheck, verify_experiment, verify_folder
+    from headtohead.runner.verify_comparison import verify_comparison
+    from headtohead.versus.comparison import is_comparison
 
-    with StatusLine() as status:
-        verify_one = partial(
-            verify_experiment,
+    def verify_one(folder: Path) -> list[VerificationCheck]:
+        if is_comparison(folder):
+            if rescore or isolated or retrain:
+                raise RequestError(
+                    f"{folder} compares commands, whose models are not known; --rescore, --isolated and --retrain need "
+                    "an experiment's folder"
+                )
+            return verify_comparison(folder, render_report=write, on_progress=status.update)
+        return verify_experiment(
+            folder,
             rescore=rescore,
             isolated=isolated,
             num_retrained=retrain,
             render_report=write,
             on_progress=status.update,
         )
+
+    with StatusLine() as status:
         is_single = len(runs) == 1 and not as_csv
         with report_inconsistent_data(runs[0]):
             checks = verify_one(runs[0]) if is_single else []

@@ -46,6 +46,9 @@ def versus(
     shell: Annotated[bool, typer.Option("--shell", help="Run the commands with /bin/sh.")] = False,
     timeout: Annotated[float | None, typer.Option(help="Seconds after which a run is ended.")] = None,
     retries: Annotated[int | None, typer.Option(help="How often a failed run is repeated.")] = None,
+    repeat: Annotated[
+        bool, typer.Option(help="Run the baseline's first seed twice, to see whether equal seeds give equal values.")
+    ] = True,
     workers: Annotated[int, typer.Option(min=1, help="Parallel runs.")] = 1,
     devices: Annotated[str | None, typer.Option(help="GPUs, one per worker, e.g. 0,1,2,3.")] = None,
     out: Annotated[Path | None, typer.Option(help="Output folder. [default: runs/versus]")] = None,
@@ -86,6 +89,8 @@ def versus(
     values |= {key: value for key, value in options.items() if value is not None}
     if shell:
         values["shell"] = True
+    if not repeat:
+        values["repeat"] = False
     comparison_config = config.build_comparison(values, commands[0] if is_file else "h2h versus")
     folder = out or Path("runs") / (Path(commands[0]).stem if is_file else "noise" if noise else "versus")
     with CommandProgressDisplay(comparison_config) as display:
@@ -103,7 +108,7 @@ def versus(
         except KeyboardInterrupt:
             echo(f"interrupted: continue with --resume ({folder})", err=True)
             raise typer.Exit(130) from None
-    result = findings.compute_findings(comparison, sys.argv)
+    result = findings.write_findings(comparison, sys.argv)
     with show_warnings():
         page = str(write(folder, ["html"])[0])
     if as_json:

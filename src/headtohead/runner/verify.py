@@ -89,31 +89,22 @@ def verify_experiment(
     on_progress("figures")
     checks += list(_check_checksummed_files(folder))
     checks += list(_check_findings(runs))
-    for name, report_format in REPORT_FORMATS.items() if render_report else ():
-        if render_report and (folder / name).is_file():
-            on_progress(name)
-            checks.append(
-                _run_check(
-                    name,
-                    "made again from the figures",
-                    partial(_compare_report, folder, name, report_format, render_report),
-                )
-            )
+    checks += list(check_reports(folder, render_report, on_progress))
     if rescore:
         on_progress("checking the corpus again")
-        checks.append(_run_check("corpus.json", "data checks and unseen rows", partial(recompute.compare_corpus, runs)))
+        checks.append(run_check("corpus.json", "data checks and unseen rows", partial(recompute.compare_corpus, runs)))
     for location, run in finished if rescore else []:
         on_progress(f"scoring {location} again")
         recomputed = recompute.RecomputedRun(run)
         for description, find_mismatch in recomputed.checks.items():
-            checks.append(_run_check(location, description, find_mismatch))
+            checks.append(run_check(location, description, find_mismatch))
     for location, run in finished if isolated else []:
         on_progress(f"scoring {location} token by token")
-        checks.append(_run_check(location, "scores of an isolated process", partial(compare_isolated, run)))
+        checks.append(run_check(location, "scores of an isolated process", partial(compare_isolated, run)))
     # Sampled from the system's entropy, so that nobody can predict which runs are retrained.
     for location, run in random.SystemRandom().sample(finished, min(num_retrained, len(finished))):
         on_progress(f"training {location} again")
-        checks.append(_run_check(location, "training again", partial(recompute.compare_retrained, run)))
+        checks.append(run_check(location, "training again", partial(recompute.compare_retrained, run)))
     return checks
 
 
@@ -147,7 +138,7 @@ def verify_folder(folder: Path, verify: Callable[[Path], list[VerificationCheck]
     return FolderVerification(str(folder), checks)
 
 
-def _run_check(location: str, description: str, find_mismatch: Callable[[], str]) -> VerificationCheck:
+def run_check(location: str, description: str, find_mismatch: Callable[[], str]) -> VerificationCheck:
     """Run a check. It fails if `find_mismatch` returns a description of a mismatch or raises an error."""
     try:
         mismatch = find_mismatch()
@@ -176,7 +167,7 @@ def _check_run_files(location: str, run: Run) -> Iterator[VerificationCheck]:
         yield VerificationCheck(f"{location}/{name}", "checksum", False, "was changed, or is gone, since the run ended")
     if not damaged:
         yield VerificationCheck(location, "checksums", True, f"{len(run.result.sha256)} files as they were written")
-    yield _run_check(f"{location}/result.json", "figures from the scores", partial(_compare_result_to_scores, run))
+    yield run_check(f"{location}/result.json", "figures from the scores", partial(_compare_result_to_scores, run))
 
 
 def _compare_result_to_scores(run: Run) -> str:
@@ -200,7 +191,7 @@ def _compare_result_to_scores(run: Run) -> str:
 
 def _check_recorded_runs(runs: ExperimentRuns) -> Iterator[VerificationCheck]:
     """Check that all runs are those of the experiment, that the journal records them, and that no seed is missing."""
-    yield _run_check(JOURNAL_FILE, "chain of checksums", lambda: "" if _read_events(runs) else "missing or empty")
+    yield run_check(JOURNAL_FILE, "chain of checksums", lambda: "" if _read_events(runs) else "missing or empty")
     try:
         issues = find_issues(runs)
     except HeadToHeadError as error:
@@ -212,7 +203,7 @@ def _check_recorded_runs(runs: ExperimentRuns) -> Iterator[VerificationCheck]:
     if not issues:
         yield VerificationCheck(JOURNAL_FILE, "runs of the experiment", True, "all runs are recorded, and no others")
     for name in runs.experiment.names:
-        yield _run_check(name, "list of seeds", partial(_find_missing_seeds, runs, name))
+        yield run_check(name, "list of seeds", partial(_find_missing_seeds, runs, name))
 
 
 def _read_events(runs: ExperimentRuns) -> list[schemas.JournalEvent]:
@@ -238,12 +229,12 @@ def _check_checksummed_files(folder: Path) -> Iterator[VerificationCheck]:
     """Check the files of the experiment that contain their own checksum."""
     for name in (*compute.CHECKSUMMED_FILES, "findings.json"):
         if (folder / name).is_file():
-            check = _run_check(name, "checksum", partial(_check_own_checksum, folder / name))
+            check = run_check(name, "checksum", partial(check_own_checksum, folder / name))
             if not check.passed:
                 yield check
 
 
-def _check_own_checksum(path: Path) -> str:
+def check_own_checksum(path: Path) -> str:
     return "" if has_valid_checksum(read_json_object(path)) else "was changed since it was written"
 
 
@@ -297,6 +288,17 @@ def find_differences(first: Any, second: Any, key_path: str = "") -> Iterator[st
             yield key_path
     elif first != second:
         yield key_path
+
+
+def check_reports(
+    folder: Path, render_report: RenderReport | None, on_progress: Callable[[str], None]
+) -> Iterator[VerificationCheck]:
+    """Render the reports in the folder again and compare them."""
+    for name, report_format in REPORT_FORMATS.items() if render_report else ():
+        if render_report and (folder / name).is_file():
+            on_progress(name)
+            find_mismatch = partial(_compare_report, folder, name, report_format, render_report)
+            yield run_check(name, "made again from the figures", find_mismatch)
 
 
 def _compare_report(folder: Path, name: str, report_format: str, render_report: RenderReport) -> str:

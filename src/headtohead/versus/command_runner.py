@@ -50,7 +50,7 @@ class CommandJob:
 
     @property
     def location(self) -> str:
-        return f"{self.variant}/seed-{self.seed}"
+        return f"{self.variant}/{self.folder.name}"
 
 
 def build_environment(config: VersusConfig, job: CommandJob, device: str | None) -> dict[str, str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headtohead.atomic_io import compute_sha256, verify_checksum
+from headtohead.config.experiment import BASELINE
 from headtohead.errors import HeadToHeadError, RunFolderError
 from headtohead.experiment.journal import Journal
 from headtohead.experiment.run_folder import lock_folder
@@ -19,16 +20,20 @@ from headtohead.experiment.schemas import RunEvent, SettingsEvent, read_record, 
 from headtohead.versus.command_runner import CommandJob, execute
 from headtohead.versus.config import VersusConfig
 from headtohead.versus.records import COMPARISON_FILE, RUN_FILE, CommandRun, ComparisonFile
-from headtohead.versus.revisions import check_out, resolve_revisions
+from headtohead.versus.revisions import check_out, collect_diffs, resolve_revisions
 
 OnUpdate = Callable[[Sequence[CommandJob]], None]
 UPDATE_SECONDS = 0.25
+REPEAT_SUFFIX = "-repeat"
 REMEDY = "delete the folder of this run and use --resume"
 
 
 @dataclass(frozen=True)
 class ComparisonFolder:
-    """The folder of a comparison: comparison.json, journal.jsonl and VARIANT/seed-N/run.json."""
+    """The folder of a comparison: comparison.json, journal.jsonl and VARIANT/seed-N/run.json.
+
+    baseline/seed-N-repeat holds the repeated run of the baseline with the first seed.
+    """
 
     path: Path
     file: ComparisonFile
@@ -40,20 +45,42 @@ class ComparisonFolder:
     def get_run_folder(self, variant: str, seed: int) -> Path:
         return self.path / variant / f"seed-{seed}"
 
+    @property
+    def repeat_folder(self) -> Path:
+        """The folder of the second run of the baseline with the first seed."""
+        return self.path / BASELINE / f"seed-{self.config.first_seed}{REPEAT_SUFFIX}"
+
+    def read_repeat(self) -> CommandRun | None:
+        """Return the second run of the baseline with the first seed, or None if there is none."""
+        return read_run(self.repeat_folder, BASELINE, self.config.first_seed)
+
     def read_runs(self) -> dict[str, dict[int, CommandRun]]:
         """Return the ended runs of the comparison, by variant and seed. Raise RunFolderError for a changed file."""
-        runs: dict[str, dict[int, CommandRun]] = {}
-        for name in self.config.commands:
-            runs[name] = {}
-            for seed in self.config.list_seeds(name):
-                path = self.get_run_folder(name, seed) / RUN_FILE
-                if path.is_file():
-                    verify_checksum(path, REMEDY)
-                    run = read_record(path, CommandRun)
-                    if (run.variant, run.seed) != (name, seed):
-                        raise RunFolderError(f"{path} belongs to {run.variant}/seed-{run.seed}; {REMEDY}")
-                    runs[name][seed] = run
-        return runs
+        return {
+            name: {
+                seed: run
+                for seed in self.config.list_seeds(name)
+                if (run := read_run(self.get_run_folder(name, seed), name, seed)) is not None
+            }
+            for name in self.config.commands
+        }
+
+
+def read_run(folder: Path, variant: str, seed: int) -> CommandRun | None:
+    """Return the record of an ended run; None if it has not ended. Raise RunFolderError for a changed file."""
+    path = folder / RUN_FILE
+    if not path.is_file():
+        return None
+    verify_checksum(path, REMEDY)
+    run = read_record(path, CommandRun)
+    if (run.variant, run.seed) != (variant, seed):
+        raise RunFolderError(f"{path} belongs to {run.variant}/seed-{run.seed}; {REMEDY}")
+    return run
+
+
+def is_comparison(folder: Path) -> bool:
+    """Return whether a folder is that of a comparison of commands."""
+    return (folder / COMPARISON_FILE).is_file()
 
 
 def open_comparison(folder: Path) -> ComparisonFolder:
@@ -73,7 +100,13 @@ def create_comparison(
     revisions = {
         name: records[variant.revision] for name, variant in config.commands.items() if variant.revision is not None
     }
-    file = ComparisonFile(config=config, revisions=revisions, versions=versions, directory=str(directory.resolve()))
+    file = ComparisonFile(
+        config=config,
+        revisions=revisions,
+        diffs=collect_diffs(directory, revisions),
+        versions=versions,
+        directory=str(directory.resolve()),
+    )
     path = folder / COMPARISON_FILE
     if path.exists():
         if not resume:
@@ -90,7 +123,7 @@ def create_comparison(
 
 def list_changes(previous: ComparisonFile, current: ComparisonFile) -> list[str]:
     """Return what differs between two comparisons besides the number of seeds, wording and margins."""
-    ignored = {"seeds", "question", "equivalence_margin", "timeout", "retries"}
+    ignored = {"seeds", "question", "equivalence_margin", "timeout", "retries", "repeat"}
     old, new = (file.config.model_dump(mode="json", exclude=ignored) for file in (previous, current))
     changes = [f"{key} is {old[key]!r}, not {new[key]!r}" for key in new if old[key] != new[key]]
     changes += [
@@ -134,17 +167,15 @@ def run_comparison(
         }
         finished = comparison.read_runs()
         jobs = [
-            CommandJob(
-                name,
-                config.list_seeds(name)[index],
-                comparison.get_run_folder(name, config.list_seeds(name)[index]).resolve(),
-                directories[name],
-            )
-            for index in range(config.seeds)
-            for name in config.commands
+            CommandJob(name, seed, comparison.get_run_folder(name, seed).resolve(), directories[name])
+            for name, seed in config.list_runs()
         ]
-        for job in jobs:
-            run = finished[job.variant].get(job.seed)
+        runs = [finished[job.variant].get(job.seed) for job in jobs]
+        if config.repeat and not config.is_noise:
+            repeat_folder = comparison.repeat_folder.resolve()
+            jobs.append(CommandJob(BASELINE, config.first_seed, repeat_folder, directories[BASELINE]))
+            runs.append(comparison.read_repeat())
+        for job, run in zip(jobs, runs, strict=True):
             if run is not None and run.status in ("finished", "not finite"):
                 job.state, job.run = "kept", run
         assigned = [devices[index % len(devices)] if devices else None for index in range(num_workers)]

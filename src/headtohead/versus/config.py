@@ -138,6 +138,8 @@ class VersusConfig(BaseConfig):
     """seconds after which a run is ended and counts as failed"""
     retries: Annotated[int, Field(ge=0, le=100)] = 0
     """how often a run that fails with an exit code is repeated"""
+    repeat: bool = True
+    """run the baseline's first seed twice, to see whether equal seeds give equal values"""
     is_noise: bool = False
     """the same command on both sides, with disjoint seeds"""
 
@@ -182,6 +184,10 @@ class VersusConfig(BaseConfig):
         """Return the seeds of a variant. In a noise measurement the two sides have disjoint seeds."""
         offset = self.seeds if self.is_noise and variant != BASELINE else 0
         return range(self.first_seed + offset, self.first_seed + offset + self.seeds)
+
+    def list_runs(self) -> list[tuple[str, int]]:
+        """Return variant and seed of all runs, interleaved, so that slow drifts affect all variants alike."""
+        return [(name, self.list_seeds(name)[index]) for index in range(self.seeds) for name in self.commands]
 
 
 def uses_seed(variant: CommandConfig) -> bool:

@@ -13,9 +13,9 @@ import numpy as np
 from headtohead.config.experiment import BASELINE
 from headtohead.experiment.error_budget import list_analyses, read_error_budget, record_analysis
 from headtohead.experiment.run_folder import lock_folder
-from headtohead.experiment.schemas import FailureRecord, Findings, write_record
+from headtohead.experiment.schemas import FailureRecord, Findings, read_record, write_record
 from headtohead.experiment.schemas.base import SeedScore
-from headtohead.experiment.schemas.versus import NoiseEstimate, Observation, VersusFindings
+from headtohead.experiment.schemas.versus import NoiseEstimate, VersusFindings
 from headtohead.verdict.compare import compare_scores
 from headtohead.verdict.scores import Scores
 from headtohead.verdict.statistics import compute_min_detectable_effect, estimate_variance_components
@@ -23,16 +23,30 @@ from headtohead.versus.command_runner import OUTPUT_FOLDER
 from headtohead.versus.comparison import ComparisonFolder
 from headtohead.versus.config import replace_fields
 from headtohead.versus.metric_readers import ExampleScores, join_examples, read_examples
-from headtohead.versus.records import RECORD_FILE, CommandRun
-from headtohead.versus.revisions import compute_diff
+from headtohead.versus.observations import observe
+from headtohead.versus.records import RECORD_FILE, CommandRun, Runs
 
-MAX_DIFF_CHARACTERS = 20_000
 DETECTABLE_SEEDS = (3, 5, 8, 12, 20)
-Runs = Mapping[str, Mapping[int, CommandRun]]
+
+
+def write_findings(comparison: ComparisonFolder, command: list[str] | None = None) -> Findings:
+    """Compute the findings of a comparison, record the analysis in its journal and write findings.json.
+
+    Without a command line, that of the previous findings is kept.
+    """
+    path = comparison.path / "findings.json"
+    if command is None:
+        command = read_record(path, Findings).command if path.is_file() else []
+    with lock_folder(comparison.path):
+        findings = compute_findings(comparison, command)
+        budget = read_error_budget(comparison.path, comparison.config.variants, comparison.config.seeds)
+        record_analysis(comparison.path, findings.verdicts, budget)
+        write_record(path, findings, with_checksum=True)
+    return findings
 
 
 def compute_findings(comparison: ComparisonFolder, command: list[str]) -> Findings:
-    """Compute the findings of a comparison, record the analysis in its journal and write findings.json."""
+    """Return the findings of a comparison. `command` is the command line that made them."""
     config, runs = comparison.config, comparison.read_runs()
     counted = {name: {seed: run for seed, run in by_seed.items() if run.is_counted} for name, by_seed in runs.items()}
     ignores_seed = [name for name in counted if is_independent_of_seed(counted[name])]
@@ -71,7 +85,7 @@ def compute_findings(comparison: ComparisonFolder, command: list[str]) -> Findin
     primary: dict[str, list[SeedScore]] = {
         name: [(seed, run.value) for seed, run in by_seed.items()] for name, by_seed in counted.items()
     }
-    findings = Findings(
+    return Findings(
         versions=comparison.file.versions,
         command=command,
         metric=config.metric.kind,
@@ -100,15 +114,11 @@ def compute_findings(comparison: ComparisonFolder, command: list[str]) -> Findin
                 name: f"{record.name} ({record.commit[:12]}{', with uncommitted changes' if record.patch else ''})"
                 for name, record in comparison.file.revisions.items()
             },
-            diffs=_collect_diffs(comparison),
+            diffs=comparison.file.diffs,
             observations=observe(comparison, counted),
             noise=estimate_noise(counted) if config.is_noise else None,
         ),
     )
-    with lock_folder(comparison.path):
-        record_analysis(comparison.path, verdicts, budget)
-        write_record(comparison.path / "findings.json", findings, with_checksum=True)
-    return findings
 
 
 def is_independent_of_seed(by_seed: Mapping[int, CommandRun]) -> bool:
@@ -154,72 +164,6 @@ def _read_recorded_examples(
     if not all(path.is_file() for path in paths.values()):
         return None
     return join_examples({seed: read_examples(path) for seed, path in paths.items()})
-
-
-def _collect_diffs(comparison: ComparisonFolder) -> dict[str, str]:
-    """Return the difference between the revision of the baseline and that of each variant."""
-    revisions = comparison.file.revisions
-    if BASELINE not in revisions:
-        return {}
-    directory = Path(comparison.file.directory)
-    diffs = {}
-    for name, record in revisions.items():
-        if name != BASELINE and record != revisions[BASELINE]:
-            diff = compute_diff(directory, revisions[BASELINE], record)
-            cut = (
-                f"\n... {len(diff) - MAX_DIFF_CHARACTERS:,} more characters" if len(diff) > MAX_DIFF_CHARACTERS else ""
-            )
-            diffs[name] = diff[:MAX_DIFF_CHARACTERS] + cut
-    return diffs
-
-
-def observe(comparison: ComparisonFolder, counted: Runs) -> list[Observation]:
-    """Return what the runs show about the fairness of the comparison."""
-    observations = []
-    for name in comparison.config.variants:
-        if not comparison.config.is_noise:
-            observations += _compare_starts(name, counted[BASELINE], counted[name])
-    slow = {name: statistics.median(run.seconds for run in runs.values()) for name, runs in counted.items() if runs}
-    if BASELINE in slow:
-        observations += [
-            Observation(
-                question=f"How long does {name} take?",
-                answer=f"{seconds:.1f} s per run, {seconds / slow[BASELINE]:.2f} times the baseline",
-            )
-            for name, seconds in slow.items()
-            if name != BASELINE and slow[BASELINE] > 0
-        ]
-    return observations
-
-
-def _compare_starts(
-    name: str, baseline: Mapping[int, CommandRun], variant: Mapping[int, CommandRun]
-) -> list[Observation]:
-    """Return whether runs with equal seeds started alike: first values, recorded initial weights and batches."""
-    pairs = [(baseline[seed], variant[seed]) for seed in baseline if seed in variant]
-    if not pairs:
-        return []
-    observations = []
-    first_values = [(first.curve[0], second.curve[0]) for first, second in pairs if first.curve and second.curve]
-    if first_values and all(len(run.curve) > 1 for pair in pairs for run in pair):
-        equal = sum(first == second for first, second in first_values)
-        observations.append(
-            Observation(
-                question=f"Do {BASELINE} and {name} report the same first value with the same seed?",
-                answer=f"{equal} of {len(first_values)} seeds",
-            )
-        )
-    for what, field in (("initial weights", "start_digest"), ("batches", "batch_digest")):
-        digests = [(getattr(first, field), getattr(second, field)) for first, second in pairs]
-        if not all(first and second for first, second in digests):
-            answer = "not known: the script does not record them (see headtohead.record)"
-            is_concern = False
-        else:
-            equal = sum(first == second for first, second in digests)
-            answer, is_concern = f"{equal} of {len(digests)} seeds", equal < len(digests)
-        question = f"Do {BASELINE} and {name} have the same {what} with the same seed?"
-        observations.append(Observation(question=question, answer=answer, is_concern=is_concern))
-    return observations
 
 
 def estimate_noise(counted: Runs) -> NoiseEstimate:

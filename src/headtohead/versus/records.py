@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from headtohead.experiment.schemas.base import Record, StepScore, VersionedRecord
@@ -30,6 +31,8 @@ class ComparisonFile(VersionedRecord):
     """the resolved comparison"""
     revisions: dict[str, RevisionRecord] = {}
     """revision of each variant, if there are any"""
+    diffs: dict[str, str] = {}
+    """difference between the revisions of the baseline and of each variant"""
     versions: dict[str, str] = {}
     """versions of Python and of the main libraries"""
     directory: str = ""
@@ -70,3 +73,7 @@ class CommandRun(VersionedRecord):
     def is_counted(self) -> bool:
         """Whether the run has a finite value."""
         return self.status == "finished"
+
+
+Runs = Mapping[str, Mapping[int, CommandRun]]
+"""runs by variant and seed"""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from headtohead.config.experiment import BASELINE
 from headtohead.errors import RequestError
 from headtohead.versus.records import RevisionRecord
 
 WORKTREES_FOLDER = "worktrees"
 WORKING_TREE = "."
 MAX_LISTED_FILES = 5
+MAX_DIFF_CHARACTERS = 20_000
 
 
 def run_git(directory: Path, *arguments: str, data: bytes | None = None) -> bytes:
@@ -77,6 +79,18 @@ def check_out(directory: Path, folder: Path, record: RevisionRecord) -> Path:
     if (commit, digest) != (record.commit, record.patch):
         raise RequestError(f"{worktree} was changed since it was created; remove it with `git worktree remove`")
     return worktree / directory.resolve().relative_to(top)
+
+
+def collect_diffs(directory: Path, revisions: Mapping[str, RevisionRecord]) -> dict[str, str]:
+    """Return the difference between the revision of the baseline and that of each variant."""
+    baseline = revisions.get(BASELINE)
+    diffs = {}
+    for name, record in revisions.items() if baseline is not None else ():
+        if record != baseline:
+            diff = compute_diff(directory, baseline, record)
+            omitted = len(diff) - MAX_DIFF_CHARACTERS
+            diffs[name] = diff if omitted <= 0 else f"{diff[:MAX_DIFF_CHARACTERS]}\n... {omitted:,} more characters"
+    return diffs
 
 
 def compute_diff(directory: Path, baseline: RevisionRecord, variant: RevisionRecord) -> str:

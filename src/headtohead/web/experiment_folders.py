@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headtohead.errors import RequestError
+from headtohead.versus.records import COMPARISON_FILE
 
 MAX_EXPERIMENTS = 2000
 MAX_FILE_BYTES = 16 << 20
@@ -28,7 +29,7 @@ class ExperimentFolders:
     @classmethod
     def open_root(cls, runs_folder: Path) -> ExperimentFolders:
         """Open the runs folder, creating it if needed. The folder of a single experiment is refused."""
-        if (runs_folder / "experiment.json").is_file():
+        if (runs_folder / "experiment.json").is_file() or (runs_folder / COMPARISON_FILE).is_file():
             raise RequestError(
                 f"{runs_folder} is a single experiment; give its parent folder, {runs_folder.resolve().parent}"
             )
@@ -61,7 +62,9 @@ class ExperimentFolders:
 
     def _is_experiment_folder(self, folder: Path) -> bool:
         # Neither the folder nor its file may be a link that leaves the runs folder.
-        return is_inside(folder, self.root) and find_readable_file(folder.resolve(), "experiment.json") is not None
+        return is_inside(folder, self.root) and any(
+            find_readable_file(folder.resolve(), name) is not None for name in ("experiment.json", COMPARISON_FILE)
+        )
 
 
 def is_inside(path: Path, root: Path) -> bool:

@@ -38,7 +38,10 @@ def build_observations_section(context: ReportContext) -> Section | None:
 
 def build_observations_table(context: ReportContext) -> Table:
     observations = context.findings.versus.observations if context.findings.versus else []
-    rows = [[observation.question, observation.answer] for observation in observations]
+    rows = [
+        [observation.question, Cell(observation.answer, color="yellow" if observation.is_concern else "")]
+        for observation in observations
+    ]
     return make_table("observations", "", "", make_text_columns("question", "answer"), rows)
 
 

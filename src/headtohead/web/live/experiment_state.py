@@ -22,6 +22,8 @@ from headtohead.distillation.tables import build_headline_verdicts
 from headtohead.errors import HeadToHeadError, RunFolderError
 from headtohead.experiment import schemas
 from headtohead.experiment.run_folder import ExperimentRuns
+from headtohead.versus.config import VersusConfig
+from headtohead.versus.records import COMPARISON_FILE, RUN_FILE, CommandRun, ComparisonFile
 from headtohead.web import training_process
 from headtohead.web.experiment_folders import find_readable_file, is_inside
 
@@ -68,6 +70,8 @@ class ExperimentState:
     """variant, split, seed: list of [step, value], as in findings.json"""
     can_stop: bool = False
     """whether a server started it"""
+    can_resume: bool = True
+    """whether the server can train more; it does not run the commands of a comparison"""
     message: str = ""
     finished_search_runs: int = 0
     """finished runs of a hyperparameter search"""
@@ -134,6 +138,8 @@ class ExperimentReader:
 
     def read(self, *, with_metrics: bool = True) -> ExperimentState:
         """Return the current state; without metrics, it has no steps, scores and curves."""
+        if (comparison := self.comparison()) is not None:
+            return self._read_comparison_state(comparison)
         experiment = self.experiment()
         process = training_process.find_training_process(self.root, self.name)
         is_training = process is not None or training_process.is_locked(self.folder)
@@ -170,6 +176,11 @@ class ExperimentReader:
         is_safe = file is not None and all(map(FOLDER_NAME_PATTERN.fullmatch, file.experiment.variants))
         return file.experiment if file is not None and is_safe else None
 
+    def comparison(self) -> VersusConfig | None:
+        """Return the settings of a comparison of commands, or None for an experiment."""
+        file = self._read_record(self.folder / COMPARISON_FILE, ComparisonFile)
+        return file.config if file is not None else None
+
     def findings(self) -> schemas.Findings:
         """Return the content of findings.json, or empty findings."""
         return self._read_record(self.folder / "findings.json", schemas.Findings) or schemas.Findings()
@@ -202,8 +213,37 @@ class ExperimentReader:
     def has_current_findings(self, state: ExperimentState) -> bool:
         """Return whether findings.json is at least as new as the last result."""
         written = _get_stat(self.folder / "findings.json")[0]
-        finished = (self.runs.run(trial.variant, trial.seed) for trial in state.trials if trial.state == "finished")
-        return written > 0 and all(_get_stat(run.folder / "result.json")[0] <= written for run in finished)
+        folders = [
+            self.runs.run(trial.variant, trial.seed).folder for trial in state.trials if trial.state == "finished"
+        ]
+        results = [folder / name for folder in folders for name in ("result.json", RUN_FILE)]
+        return written > 0 and all(_get_stat(path)[0] <= written for path in results)
+
+    def _read_comparison_state(self, config: VersusConfig) -> ExperimentState:
+        """Return the state of a comparison of commands: ended runs with their curves, and those that wait."""
+        is_running = training_process.is_locked(self.folder)
+        curves: JsonDict = {}
+        trials = []
+        for variant, seed in config.list_runs()[:MAX_TRIALS]:
+            trial = TrialProgress(variant, seed, split=config.metric.name)
+            folder = self.runs.run(variant, seed).folder
+            run = self._read_record(folder / RUN_FILE, CommandRun) if is_inside(folder, self.root) else None
+            if run is not None:
+                trial.state, trial.message = ("finished" if run.is_counted else "failed"), run.message
+                trial.value = run.value if run.is_counted else None
+                curves.setdefault(variant, {}).setdefault(config.metric.name, {})[str(seed)] = run.curve
+            elif is_inside(folder, self.root) and folder.is_dir():
+                trial.state = "running" if is_running else "stopped"
+            trials.append(trial)
+        return ExperimentState(
+            name=self.name,
+            question=config.question,
+            state=self._derive_status(trials, is_running, has_adaptive_seeds=False),
+            metric=config.metric.kind,
+            trials=trials,
+            curves=curves,
+            can_resume=False,
+        )
 
     def _read_trial_status(self, variant: str, seed: int, is_training: bool) -> TrialProgress:
         """Return the state of one trial from the files in its run folder."""

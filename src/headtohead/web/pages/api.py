@@ -141,8 +141,7 @@ def stop_experiment(name: ExperimentName, context: AppContextDep) -> ActionResul
 @router.post("/experiments/{name}/resume")
 def resume_experiment(name: ExperimentName, context: AppContextDep) -> ActionResult:
     """Resume an experiment."""
-    context.folders.find(name)
-    training_process.resume(context.folders.root, name)
+    experiments.resume_training(context, name)
     return ActionResult(name=name, action="resumed")
 
 

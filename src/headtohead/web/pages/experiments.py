@@ -24,6 +24,7 @@ from headtohead.presentation import number_format
 from headtohead.presentation.renderers.html import TEMPLATES_FOLDER
 from headtohead.report.context import ReportContext
 from headtohead.report.documents import render_pdf_document
+from headtohead.versus.comparison import is_comparison
 from headtohead.web import training_process
 from headtohead.web.experiment_folders import NameNotFoundError, find_readable_file
 from headtohead.web.live.experiment_state import MAX_SHOWN_ROWS, ExperimentReader, ExperimentState
@@ -104,9 +105,11 @@ def show_experiment_list(request: Request, context: AppContextDep) -> HTMLRespon
 def show_experiment(request: Request, name: str, context: AppContextDep) -> HTMLResponse:
     """Show the live state, verdicts, settings and audits of an experiment."""
     reader, live = read_experiment_state(context, name)
+    versus = reader.findings().versus
     return render_page(
         request,
         "experiment.html",
+        observations=versus.observations[:MAX_SHOWN_ROWS] if versus else None,
         name=name,
         live=live,
         judged=reader.judged(live),
@@ -200,8 +203,7 @@ def stop_experiment(name: str, context: AppContextDep) -> RedirectResponse:
 
 @router.post("/experiments/{name}/resume")
 def resume_experiment(name: str, context: AppContextDep) -> RedirectResponse:
-    context.folders.find(name)
-    training_process.resume(context.folders.root, name)
+    resume_training(context, name)
     return redirect_to_experiment(name)
 
 
@@ -217,6 +219,13 @@ def add_seeds(
     return redirect_to_experiment(name)
 
 
+def resume_training(context: AppContext, name: str, num_seeds: int | None = None) -> None:
+    """Continue training an experiment. The commands of a comparison are not run by the server."""
+    if is_comparison(context.folders.find(name)):
+        raise RequestError(f"{name} compares commands; continue it in a terminal with h2h versus --resume")
+    training_process.resume(context.folders.root, name, num_seeds)
+
+
 def train_additional_seeds(context: AppContext, name: str, num_additional_seeds: int) -> int:
     """Start training additional seeds of every variant and return the total number of seeds."""
     context.folders.find(name)
@@ -224,5 +233,5 @@ def train_additional_seeds(context: AppContext, name: str, num_additional_seeds:
         raise RequestError(f"num_seeds: must be between 1 and {MAX_ADDITIONAL_SEEDS}, got {num_additional_seeds}")
     _, live = read_experiment_state(context, name)
     seeds = 1 + max((trial.seed for trial in live.trials), default=-1) + num_additional_seeds
-    training_process.resume(context.folders.root, name, seeds)
+    resume_training(context, name, seeds)
     return seeds
