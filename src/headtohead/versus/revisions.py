@@ -83,9 +83,10 @@ def check_out(directory: Path, folder: Path, record: RevisionRecord) -> Path:
 
 def collect_diffs(directory: Path, revisions: Mapping[str, RevisionRecord]) -> dict[str, str]:
     """Return the difference between the revision of the baseline and that of each variant."""
-    baseline = revisions.get(BASELINE)
-    diffs = {}
-    for name, record in revisions.items() if baseline is not None else ():
+    if BASELINE not in revisions:
+        return {}
+    baseline, diffs = revisions[BASELINE], {}
+    for name, record in revisions.items():
         if record != baseline:
             diff = compute_diff(directory, baseline, record)
             omitted = len(diff) - MAX_DIFF_CHARACTERS

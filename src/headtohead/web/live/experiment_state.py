@@ -146,7 +146,7 @@ class ExperimentReader:
         log = "" if is_training else training_process.read_log_tail(self.root, self.name)
         if experiment is None:
             status: ExperimentStatus = "starting" if is_training else "failed"
-            return ExperimentState(self.name, "", status, "", [], {}, process is not None, log)
+            return ExperimentState(self.name, "", status, "", [], {}, process is not None, message=log)
         num_seeds = experiment.seeds if isinstance(experiment.seeds, int) else 0
         existing_seeds = (seed + 1 for name in experiment.names[:MAX_TRIALS] for seed in self.runs.seeds(name)[-1:])
         num_shown = min(MAX_TRIALS, max(num_seeds, *existing_seeds, 0))
