@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headtohead.verdict.record import Verdict
     from headtohead.verdict.score_csv import judge_csv
     from headtohead.verdict.scores import Scores
+    from headtohead.versus.pairing import paired
     from headtohead.versus.recording import record
 
 # Importing the package must not import torch, so each public name is imported on first access.
@@ -39,6 +40,7 @@ _LOCATIONS = {
     "key_design": "headtohead.key_design:",
     "load_experiment": "headtohead.runner.experiment:load_experiment",
     "load_model": "headtohead.saved_models.open_model:open_model",
+    "paired": "headtohead.versus.pairing:paired",
     "read_results": "headtohead.runner.results:read_results",
     "record": "headtohead.versus.recording:record",
     "run": "headtohead.runner.results:run",
@@ -57,6 +59,7 @@ __all__ = [
     "key_design",
     "load_experiment",
     "load_model",
+    "paired",
     "read_results",
     "record",
     "run",

@@ -14,7 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
 from headtohead.atomic_io import compute_sha256, read_jsonl
+from headtohead.audit.result import CheckResult
 from headtohead.errors import HeadToHeadError, RequestError
 from headtohead.experiment.schemas import write_record
 from headtohead.versus.config import VersusConfig, replace_fields
@@ -26,6 +29,7 @@ LAST_LINES = 15
 MAX_READ_BYTES = 2**26
 """bytes at the end of the output in which the metric is looked for"""
 TERMINATION_SECONDS = 5.0
+AUDIT_ADAPTER = TypeAdapter(CheckResult)
 
 
 @dataclass
@@ -193,7 +197,7 @@ def _read_run(
     if status in ("failed", "timeout", "no metric"):
         last_lines = read_output_text(job.folder / LOG_FILE).rstrip().splitlines()[-LAST_LINES:]
         message += "; the last lines of its output:\n" + "\n".join(last_lines) if last_lines else "; no output"
-    start_digest, batch_digest = read_recorded_digests(job.out)
+    evidence = read_recorded_evidence(job.out)
     return CommandRun(
         variant=job.variant,
         seed=job.seed,
@@ -205,15 +209,26 @@ def _read_run(
         value=value if math.isfinite(value) else math.nan,
         curve=[(item.step, item.value if math.isfinite(item.value) else None) for item in values],
         log_digest=compute_sha256(job.folder / LOG_FILE),
-        start_digest=start_digest,
-        batch_digest=batch_digest,
+        start_digest=evidence.start_digest,
+        batch_digest=evidence.batch_digest,
+        audits=evidence.audits,
         message=message,
     )
 
 
-def read_recorded_digests(out: Path) -> tuple[str, str]:
-    """Return the digests of the initial weights and of all batches that the script recorded; empty without a record."""
+@dataclass(frozen=True)
+class RecordedEvidence:
+    """What the script recorded about its initial weights, its batches and its trained model; empty without a record."""
+
+    start_digest: str
+    batch_digest: str
+    audits: list[CheckResult]
+
+
+def read_recorded_evidence(out: Path) -> RecordedEvidence:
+    """Return what the script recorded with `headtohead.record()`."""
     lines = read_jsonl(out / RECORD_FILE) if (out / RECORD_FILE).is_file() else []
     start = next((str(line["digest"]) for line in lines if line.get("event") == "start"), "")
     batches = [str(line["digest"]) for line in lines if line.get("event") == "batch"]
-    return start, hashlib.sha256("".join(batches).encode()).hexdigest() if batches else ""
+    audits = [AUDIT_ADAPTER.validate_python(line["result"]) for line in lines if line.get("event") == "audit"]
+    return RecordedEvidence(start, hashlib.sha256("".join(batches).encode()).hexdigest() if batches else "", audits)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from headtohead.audit.result import list_blocking_reasons
 from headtohead.config.experiment import BASELINE
 from headtohead.experiment.error_budget import list_analyses, read_error_budget, record_analysis
 from headtohead.experiment.run_folder import lock_folder
@@ -27,6 +28,10 @@ from headtohead.versus.observations import observe
 from headtohead.versus.records import RECORD_FILE, CommandRun, Runs
 
 DETECTABLE_SEEDS = (3, 5, 8, 12, 20)
+IGNORED_SEED = (
+    "gives exactly the same values with every seed, so the script ignores it; check that the script uses {seed} or "
+    "H2H_SEED"
+)
 
 
 def write_findings(comparison: ComparisonFolder, command: list[str] | None = None) -> Findings:
@@ -49,7 +54,6 @@ def compute_findings(comparison: ComparisonFolder, command: list[str]) -> Findin
     """Return the findings of a comparison. `command` is the command line that made them."""
     config, runs = comparison.config, comparison.read_runs()
     counted = {name: {seed: run for seed, run in by_seed.items() if run.is_counted} for name, by_seed in runs.items()}
-    ignores_seed = [name for name in counted if is_independent_of_seed(counted[name])]
     lost = {
         name: tuple(seed for seed, run in by_seed.items() if run.status == "not finite")
         for name, by_seed in runs.items()
@@ -59,10 +63,7 @@ def compute_findings(comparison: ComparisonFolder, command: list[str]) -> Findin
         for name, by_seed in counted.items()
         if by_seed
     }
-    withheld = {}
-    if BASELINE in ignores_seed:
-        withheld = {name: [_describe_ignored_seed(BASELINE)] for name in config.variants}
-    withheld |= {name: [_describe_ignored_seed(name)] for name in ignores_seed if name != BASELINE}
+    withheld = list_withheld(counted)
     budget = read_error_budget(comparison.path, config.variants, config.seeds)
     verdicts = []
     if BASELINE in scores:
@@ -98,6 +99,11 @@ def compute_findings(comparison: ComparisonFolder, command: list[str]) -> Findin
             name: {config.metric.name: {str(seed): run.curve for seed, run in by_seed.items() if len(run.curve) > 1}}
             for name, by_seed in counted.items()
         },
+        audits={
+            name: next(run.audits for run in by_seed.values() if run.audits)
+            for name, by_seed in counted.items()
+            if any(run.audits for run in by_seed.values())
+        },
         failures=[
             FailureRecord(
                 variant=name, seed=seed, message=f"{run.status}: {run.message}", is_lost=run.status == "not finite"
@@ -121,17 +127,22 @@ def compute_findings(comparison: ComparisonFolder, command: list[str]) -> Findin
     )
 
 
+def list_withheld(counted: Runs) -> dict[str, list[str]]:
+    """Return why the verdicts on variants are withheld: an ignored seed, or a failed check of a recorded model."""
+    reasons = {}
+    for name, by_seed in counted.items():
+        audits = [result for run in by_seed.values() for result in run.audits]
+        reasons[name] = list_blocking_reasons(audits)
+        if is_independent_of_seed(by_seed):
+            reasons[name].append(IGNORED_SEED)
+    of_baseline = [f"{BASELINE}: {reason}" for reason in reasons.pop(BASELINE)]
+    return {name: [*of_baseline, *own] for name, own in reasons.items() if of_baseline or own}
+
+
 def is_independent_of_seed(by_seed: Mapping[int, CommandRun]) -> bool:
     """Return whether all seeds gave exactly the same values, which random initialisation and order exclude."""
     curves = {tuple(run.curve) for run in by_seed.values()}
     return len(by_seed) >= 2 and len(curves) == 1
-
-
-def _describe_ignored_seed(name: str) -> str:
-    return (
-        f"{name} gives exactly the same values with every seed, so the script ignores it; check that the script uses "
-        "{seed} or H2H_SEED"
-    )
 
 
 def _build_scores(comparison: ComparisonFolder, name: str, by_seed: Mapping[int, CommandRun]) -> Scores:

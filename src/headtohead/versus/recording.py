@@ -5,6 +5,7 @@
     run.batch(input_ids)                      # hash of each batch
     run.log(step, val_loss=loss)              # values of metrics
     run.examples(losses, weights, documents)  # final scores per example
+    run.audit(model, vocab_size=..., context=...)  # checks of the trained model, such as causality
 
 Outside of `h2h versus` these calls do nothing.
 """
@@ -24,7 +25,9 @@ from headtohead.versus.records import RECORD_FILE
 
 if TYPE_CHECKING:
     import numpy as np
-    from torch import Tensor
+    from torch import Tensor, nn
+
+    from headtohead.audit.result import CheckResult
 
     ArrayLike = Tensor | np.ndarray | Sequence[float]
 
@@ -52,11 +55,12 @@ class Recording:
         """Whether `h2h versus` started the script."""
         return self._path is not None
 
-    def start(self, model: HasStateDict) -> None:
-        """Record a hash of the initial weights."""
+    def start(self, model: HasStateDict | Mapping[str, ArrayLike]) -> None:
+        """Record a hash of the initial weights of a model, or of weights by name."""
         if self._path is not None:
             digest = hashlib.sha256()
-            for name, tensor in sorted(model.state_dict().items()):
+            weights = model if isinstance(model, Mapping) else model.state_dict()
+            for name, tensor in sorted(weights.items()):
                 digest.update(name.encode() + _to_bytes(tensor))
             self._append({"event": "start", "digest": digest.hexdigest()})
 
@@ -90,9 +94,49 @@ class Recording:
             line = {"example": str(index), "score": score, "weight": 1.0 if weights is None else weight}
             append_jsonl(path, line | ({"document": document} if document else {}))
 
+    def audit(
+        self,
+        model: nn.Module,
+        *,
+        vocab_size: int,
+        context: int,
+        num_classes: int | None = None,
+        pad_id: int | None = None,
+    ) -> list[CheckResult]:
+        """Run the checks of experiments on a copy of the trained model and record them; return the results.
+
+        The model maps token ids (batch, length) to logits. It predicts the next token, or one of `num_classes`. A
+        failed check that invalidates scores, such as causality, withholds the verdict.
+        """
+        if self._path is None:
+            return []
+        from headtohead.audit.model_audit import audit_model
+        from headtohead.config.tasks import Target
+
+        results = audit_model(
+            model,
+            target=Target.NEXT_TOKEN if num_classes is None else Target.CLASS,
+            vocab_size=vocab_size,
+            context=context,
+            num_classes=num_classes,
+            pad_id=pad_id,
+        )
+        for result in results:
+            self._append({"event": "audit", "result": result.to_dict()})
+        return results
+
     def _append(self, event: dict[str, object]) -> None:
         assert self._path is not None
         append_jsonl(self._path, event)
+
+
+def select_numbers(values: Mapping[str, object]) -> dict[str, SupportsFloat]:
+    """Return the values that are numbers or tensors of one number."""
+    return {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, SupportsFloat) and (not hasattr(value, "numel") or value.numel() == 1)
+    }
 
 
 def _to_bytes(array: ArrayLike) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from headtohead.audit.result import CheckResult
 from headtohead.experiment.schemas.base import Record, StepScore, VersionedRecord
 from headtohead.verdict.record import NullableFloat
 from headtohead.versus.config import VersusConfig
@@ -66,6 +67,8 @@ class CommandRun(VersionedRecord):
     """SHA-256 of the initial weights, if the script recorded them"""
     batch_digest: str = ""
     """SHA-256 of all recorded batches"""
+    audits: list[CheckResult] = []
+    """checks of the trained model, if the script recorded them"""
     message: str = ""
     """why there is no value"""
 

@@ -1,0 +1,38 @@
+"""Callback for Lightning.
+
+trainer = Trainer(..., callbacks=[HeadToHeadCallback()])
+"""
+
+from __future__ import annotations
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
+
+from headtohead.versus.recording import record, select_numbers
+
+
+class HeadToHeadCallback(Callback):  # type: ignore[misc]
+    """Records the initial weights, every batch, and the metrics that were logged until each evaluation."""
+
+    def __init__(self) -> None:
+        self.recording = record()
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Record the initial weights."""
+        self.recording.start(pl_module)
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
+        """Record the first tensor of the batch."""
+        values = list(batch.values()) if isinstance(batch, dict) else batch
+        first = values[0] if isinstance(values, list | tuple) else values
+        if isinstance(first, Tensor):
+            self.recording.batch(first)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Record the metrics of an evaluation."""
+        if not trainer.sanity_checking:
+            self.recording.log(trainer.global_step, **select_numbers(trainer.callback_metrics))
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Record the metrics at the end of training."""
+        self.recording.log(trainer.global_step, **select_numbers(trainer.callback_metrics))
