@@ -30,7 +30,7 @@ def translate_disk_full_error(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFullError(
-                f"no room left on the disk to write {path}; free some and run again with --resume"
+                f"no disk space left to write {path}; free some space and continue with --resume"
             ) from error
         raise
 
@@ -98,7 +98,7 @@ def has_valid_checksum(value: dict[str, Any]) -> bool:
 def verify_checksum(path: Path, remedy: str) -> None:
     """Raise `RunFolderError` if the file does not match its checksum. `remedy` is appended to the message."""
     if not has_valid_checksum(read_json_object(path)):
-        raise RunFolderError(f"{path}: is damaged (its checksum does not agree); {remedy}")
+        raise RunFolderError(f"{path} is corrupted: checksum mismatch; {remedy}")
 
 
 MAX_INTEGER = 2**63
@@ -115,9 +115,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
     """Read a JSON file whose top-level value must be an object."""
     value = read_json(path)
     if not isinstance(value, dict):
-        raise RunFolderError(
-            f"{path}: is damaged (an object was expected, and it holds {truncate_text(repr(value), 120)})"
-        )
+        raise RunFolderError(f"{path} is corrupted: expected a JSON object, got {truncate_text(repr(value), 120)}")
     return value
 
 
@@ -136,9 +134,9 @@ def parse_json(raw: bytes, source: object, *, require_finite: bool = True) -> An
         )
         check_json_value(value)
     except RecursionError:
-        raise RunFolderError(f"{source}: is damaged (its lists are nested too deep)") from None
+        raise RunFolderError(f"{source} is corrupted: values are nested too deep") from None
     except ValueError as error:  # invalid JSON, invalid UTF-8, or an integer with too many digits
-        raise RunFolderError(f"{source}: is damaged ({error})") from None
+        raise RunFolderError(f"{source} is corrupted: {error}") from None
     return value
 
 
@@ -168,7 +166,7 @@ def check_json_value(value: Any) -> None:
         if not children:
             return
         values = children
-    raise ValueError("its lists are nested too deep")
+    raise ValueError("values are nested too deep")
 
 
 def append_jsonl(path: Path, value: Any, *, fsync: bool = False) -> None:
@@ -183,7 +181,7 @@ def append_jsonl(path: Path, value: Any, *, fsync: bool = False) -> None:
 def _reject_symlink(path: Path) -> None:
     """Raise `RunFolderError` if the path is a symbolic link, which could point outside the run folder."""
     if path.is_symlink():
-        raise RunFolderError(f"{path}: is a link to somewhere else, and is not written to")
+        raise RunFolderError(f"{path} is a link; refusing to write to it")
 
 
 def read_jsonl(path: Path, *, is_own_cache: bool = False) -> list[dict[str, Any]]:
@@ -202,7 +200,7 @@ def read_jsonl(path: Path, *, is_own_cache: bool = False) -> list[dict[str, Any]
         if line:
             row = parse_json(line, f"{path}, line {number}", require_finite=False)
             if not isinstance(row, dict):
-                raise RunFolderError(f"{path}, line {number}: is damaged (it holds no object)")
+                raise RunFolderError(f"{path}, line {number} is corrupted: expected a JSON object")
             rows.append(row)
     return rows
 

@@ -60,14 +60,14 @@ def _describe_open_error(error: OSError) -> str:
     if error.errno == errno.ELOOP:
         return "is a link, which is not followed"
     if error.errno == errno.ENXIO:
-        return "is no plain file"
+        return "is not a regular file"
     return f"cannot be read ({error.strerror})"
 
 
 def _find_problem(status: os.stat_result, max_bytes: int) -> str:
     """Return why a file is not read, or an empty string."""
     if not stat.S_ISREG(status.st_mode):
-        return "is no plain file"
+        return "is not a regular file"
     if status.st_size > max_bytes:
         return f"has {status.st_size:,} bytes, and at most {max_bytes:,} are read"
     if status.st_size > MAX_FILE_BYTES and status.st_size > MAX_SPARSE_RATIO * 512 * max(status.st_blocks, 1):
@@ -91,7 +91,7 @@ def read_tail(path: Path, num_bytes: int) -> bytes:
 def check_value_count(raw: bytes, source: object) -> None:
     """Raise RunFolderError if JSON text may hold too many values. Strings that contain commas count too."""
     if raw.count(b",") + raw.count(b"[") + raw.count(b"{") > MAX_JSON_VALUES:
-        raise RunFolderError(f"{source}: has more than {MAX_JSON_VALUES:,} values, and no more are read")
+        raise RunFolderError(f"{source} has more than {MAX_JSON_VALUES:,} values, the limit")
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
@@ -114,7 +114,7 @@ def check_folder(folder: Path) -> None:
         if entry.is_symlink():
             raise RunFolderError(f"{entry.path}: is a link, which is not followed; replace it by the file itself")
         if not (entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False)):
-            raise RunFolderError(f"{entry.path}: is no plain file")
+            raise RunFolderError(f"{entry.path}: is not a regular file")
         if depth > MAX_FOLDER_DEPTH:
             raise RunFolderError(f"{entry.path}: is more than {MAX_FOLDER_DEPTH} folders deep in {folder}")
         if number > MAX_ENTRIES:
@@ -161,16 +161,16 @@ def append_to_file(path: Path) -> BufferedWriter:
         descriptor = os.open(path, flags, 0o666)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):
-            raise RunFolderError(f"{path}: is a link to somewhere else or a pipe, and is not written to") from None
+            raise RunFolderError(f"{path} is a link or a pipe; refusing to write to it") from None
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise RunFolderError(f"{path}: is no plain file, and is not written to")
+        raise RunFolderError(f"{path} is not a regular file; refusing to write to it")
     return os.fdopen(descriptor, "ab")
 
 
 def create_folder(folder: Path) -> None:
     """Create a folder if it does not exist; raise RunFolderError if its last component is a link."""
     if folder.is_symlink():
-        raise RunFolderError(f"{folder}: is a link to somewhere else, and is not written to; remove it")
+        raise RunFolderError(f"{folder} is a link; refusing to write to it; remove it")
     folder.mkdir(parents=True, exist_ok=True)

@@ -185,7 +185,7 @@ def test_a_disk_that_fills_up_on_the_way_leaves_whole_files_and_can_be_resumed(h
     trial = config_loading.build_trial(loading.load_experiment(world()), "baseline", 0)
     filler = small_disk / "filler"
     filler.write_bytes(bytes(380 * 1024))
-    with pytest.raises(DiskFullError, match="no room left on the disk to write"):
+    with pytest.raises(DiskFullError, match="no disk space left to write"):
         run_trial(trial, small_disk / "run")
     assert not [p for p in (small_disk / "run").rglob("*") if ".part" in p.name]
     filler.unlink()

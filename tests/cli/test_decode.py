@@ -228,7 +228,7 @@ def test_a_folder_in_use_is_left_alone(h2h: Call, model: Path, prompts: Path, tm
     refused(h2h("decode", model, prompts, "--out", out), "use --resume to continue it")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("Dear")
-    refused(h2h("decode", model, prompts, "--out", tmp_path / "mine"), "is not empty and holds no comparison")
+    refused(h2h("decode", model, prompts, "--out", tmp_path / "mine"), "is not empty and is not a comparison")
     refused(h2h("decode", model, prompts, "--out", prompts), "is a file; --out names a folder")
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 

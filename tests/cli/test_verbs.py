@@ -97,7 +97,7 @@ def test_a_run_from_end_to_end(h2h, world):  # noqa: F811
     assert "perplexity" in out
     code, _, err = h2h("predict", "here/baseline/seed-0", "word1")
     assert code == 2
-    assert "gives no classes" in err
+    assert "does not predict classes" in err
     code, out, err = h2h("run", file, "--seeds", "3", "--out", "here", "--resume", "--json")
     assert json.loads(out)["variants"][0]["seeds"] == 3
 

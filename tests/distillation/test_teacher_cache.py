@@ -88,7 +88,7 @@ def test_a_file_that_is_too_short_is_refused(tmp_path):
     cache = TeacherCache.open(WHOSE, tmp_path, is_writable=True)
     cache.add_targets("d", _targets(0))
     (tmp_path / LOGITS_FILE).write_bytes(b"")
-    with pytest.raises(RunFolderError, match=r"shorter than logits\.jsonl says"):
+    with pytest.raises(RunFolderError, match=r"shorter than logits\.jsonl declares"):
         TeacherCache.open(WHOSE, tmp_path)
 
 

@@ -81,5 +81,5 @@ def test_a_folder_without_findings_or_of_another_schema_is_said_so(tmp_path: Pat
     with pytest.raises(RunFolderError, match=r"was written by Head to Head 0\.1 \(schema 1\)"):
         findings_view.read_findings(tmp_path)
     (tmp_path / "findings.json").write_text("{")
-    with pytest.raises(RunFolderError, match="is damaged"):
+    with pytest.raises(RunFolderError, match="is corrupted"):
         findings_view.read_findings(tmp_path)

@@ -188,7 +188,9 @@ def test_texts_keep_their_frame_when_they_are_cut_and_are_counted(experiment):
 
 def test_texts_that_are_all_cut_are_an_error(experiment):
     trial = config_loading.build_trial(experiment(model={"max_length": 8}), "baseline", 0)
-    message = r"model.max_length: 8 tokens cut every one of the 60 texts of train \(the shortest has \d+.*take a larger"
+    message = (
+        r"model.max_length: 8 tokens truncate every one of the 60 texts of train \(the shortest has \d+.*increase it"
+    )
     with pytest.raises(DataError, match=message):
         prepare_dataset(trial.data, trial.task)
 

@@ -62,7 +62,7 @@ def fill_disk(settings: FaultSettings) -> Iterator[FaultOutcome]:
         fault = FolderFault(
             "disk filled during training",
             lambda folder: fill_folder(disk),
-            ("no room left on the disk",),
+            ("no disk space left",),
             lambda: (disk / "filler").unlink(missing_ok=True),
         )
         yield inject_fault(settings, fault, reference.create_workspace(settings.scratch / "full"), disk / "runs")

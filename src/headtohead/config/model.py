@@ -139,7 +139,7 @@ class TransformerConfig(BaseConfig):
             divisors = [n for n in range(1, math.isqrt(self.width) + 1) if self.width % n == 0]
             heads = min({*divisors, *(self.width // n for n in divisors)}, key=lambda n: (abs(n - self.heads), n))
             raise ValueError(
-                f"width {self.width} cannot be divided among {self.heads} heads; take heads = {heads}, or give head_dim"
+                f"width {self.width} cannot be divided among {self.heads} heads; set heads = {heads}, or set head_dim"
             )
         return self
 

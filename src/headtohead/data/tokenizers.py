@@ -73,7 +73,7 @@ class CorpusTokenizer:
         self.vocab_size: int = backend.get_vocab_size()
         max_id = max(backend.get_vocab().values(), default=-1)
         if max_id >= self.vocab_size:  # the vocabulary size would not cover all ids
-            raise ValueError(f"its {self.vocab_size} tokens are numbered up to {max_id}, and not one after the other")
+            raise ValueError(f"token ids must be consecutive: {self.vocab_size} tokens, but the largest id is {max_id}")
         self.kind = _infer_kind(json.loads(backend.to_str()))
         self.pad_id, self.unk_id, self.bos_id, self.eos_id = (
             self._find_token_id(names) for names in SPECIAL_TOKEN_ALIASES.values()

@@ -94,8 +94,10 @@ def _check_output_folder(folder: Path, *, resume: bool) -> None:
     """Raise `RunFolderError` if the folder cannot receive a comparison."""
     if (folder / SAMPLES_FILE).is_file():
         if not resume:
-            raise RunFolderError(f"{folder}: already holds a comparison; use --resume to continue it, or another --out")
+            raise RunFolderError(
+                f"{folder} already contains a comparison; continue it with --resume, or choose another --out"
+            )
     elif folder.is_dir() and any(folder.iterdir()):
-        raise RunFolderError(f"{folder}: is not empty and holds no comparison; give another --out")
+        raise RunFolderError(f"{folder} is not empty and is not a comparison's folder; choose another --out")
     elif folder.is_file():
         raise RunFolderError(f"{folder}: is a file; --out names a folder")

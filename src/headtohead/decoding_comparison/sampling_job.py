@@ -301,7 +301,7 @@ class DecodingComparison:
                 # The sample comes from a version that samples differently; new samples must not be mixed with it.
                 raise RunFolderError(
                     f"{self.folder / SAMPLES_FILE}: {name} now generates another text than when the file was written "
-                    "(another version of the package?); give another --out"
+                    "(another version of the package?); choose another --out"
                 )
             note = explain_missing_distribution(strategy)
             trace_steps = [TraceStep.model_validate(step) for step in steps]

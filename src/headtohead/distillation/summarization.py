@@ -59,7 +59,7 @@ class SummaryPrompt:
             if not document_ids:
                 raise RequestError(
                     f"model.max_length: the question alone has more than the {self.limit} tokens that are left beside "
-                    "a summary; take a larger one, or a shorter prompt"
+                    "a summary; increase it, or shorten the prompt"
                 )
             prompt_ids, was_truncated = self._encode_untruncated(tokenizer, tokenizer.decode(document_ids)), True
         return prompt_ids, was_truncated
@@ -130,7 +130,7 @@ def _encode_rows(
     if num_truncated == len(split):
         raise DataError(
             f"model.max_length: {summary_prompt.limit} tokens for the question cut every one of the {num_truncated:,} documents of {name}"  # noqa: E501
-            "; take a larger one"
+            "; increase it"
         )
     rows = [
         [*prompt_ids, *tokenizer.encode(document.summaries[0]), tokenizer.eos_id or 0]

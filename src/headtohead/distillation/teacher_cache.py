@@ -50,6 +50,7 @@ from headtohead.training.distillation_loss import TeacherTargets
 
 LineT = TypeVar("LineT", bound=schemas.Record)
 METADATA_FILE, TEXTS_FILE, LOGITS_INDEX_FILE, LOGITS_FILE = "teacher.json", "texts.jsonl", "logits.jsonl", "logits.bin"
+REMEDY = "remove the folder to recompute it"
 
 
 @dataclass(frozen=True)
@@ -127,8 +128,8 @@ class TeacherCache:
             key for key, (offset, _) in cache.block_locations.items() if offset % cache._bytes_per_position
         ]:
             raise RunFolderError(
-                f"{cache_folder / LOGITS_INDEX_FILE}: is damaged "
-                f"(no block begins where that of {misaligned_keys[0]!r} does)"
+                f"{cache_folder / LOGITS_INDEX_FILE} is corrupted: no block begins at the offset of "
+                f"{misaligned_keys[0]!r}"
             )
         cache._num_bytes = max(
             (offset + count * cache._bytes_per_position for offset, count in cache.block_locations.values()), default=0
@@ -145,21 +146,19 @@ class TeacherCache:
             metadata = schemas.TeacherCacheFile.model_validate(self.cache_key.to_dict())
             schemas.write_record(path, metadata, with_checksum=True)
             return
-        verify_checksum(path, "remove the folder to have the work done anew")
+        verify_checksum(path, REMEDY)
         existing = schemas.read_record(path, schemas.TeacherCacheFile)
         if existing.digest != self.cache_key.digest:
             raise RunFolderError(
-                f"{self.folder}: holds the work of another teacher, {existing.name} (weights {existing.digest}); this "
-                f"one is {self.cache_key.name} (weights {self.cache_key.digest}). "
-                "Remove the folder to have it done anew"
+                f"{self.folder} holds outputs of another teacher, {existing.name} (weights {existing.digest}); "
+                f"expected {self.cache_key.name} (weights {self.cache_key.digest}); {REMEDY}"
             )
         if existing.settings != dict(self.cache_key.settings):
             differing = [
                 name for name, value in self.cache_key.settings.items() if existing.settings.get(name) != value
             ]
             raise RunFolderError(
-                f"{self.folder}: was made with other settings ({', '.join(differing) or 'more of them'}); "
-                "remove the folder to have it done anew"
+                f"{self.folder} holds outputs for other settings ({', '.join(differing) or 'more of them'}); {REMEDY}"
             )
 
     def _check_logits_size(self) -> None:
@@ -167,9 +166,8 @@ class TeacherCache:
         size = (self.folder / LOGITS_FILE).stat().st_size if (self.folder / LOGITS_FILE).is_file() else 0
         if size < self._num_bytes:
             raise RunFolderError(
-                f"{self.folder / LOGITS_FILE}: is shorter than {LOGITS_INDEX_FILE} says "
-                f"({size} bytes of {self._num_bytes}); "
-                "remove the folder to have the work done anew"
+                f"{self.folder / LOGITS_FILE} is shorter than {LOGITS_INDEX_FILE} declares ({size} bytes of "
+                f"{self._num_bytes}); {REMEDY}"
             )
 
     # -- texts
@@ -195,7 +193,7 @@ class TeacherCache:
         """Append the targets of every position of one document."""
         log_probs = torch.cat((targets.log_probs, targets.other_log_prob[:, None]), 1).float().cpu().numpy()
         ids = targets.ids.to(torch.int32).cpu().numpy()
-        assert ids.shape[1] == self.top_k, "as many words as the settings say"
+        assert ids.shape[1] == self.top_k, "top_k ids per position"
         block = np.ascontiguousarray(np.concatenate((ids.view(np.float32), log_probs), axis=1)).tobytes()
         offset = self._num_bytes
         path = self.folder / LOGITS_FILE
@@ -225,8 +223,7 @@ class TeacherCache:
             and hashlib.sha256(np.ascontiguousarray(block).tobytes()).hexdigest() != self.checksums[key]
         ):
             raise RunFolderError(
-                f"{self.folder / LOGITS_FILE}: is damaged (the block of {key!r} is not what was written); remove the folder "  # noqa: E501
-                "to have the work done anew"
+                f"{self.folder / LOGITS_FILE} is corrupted: checksum mismatch in the block of {key!r}; {REMEDY}"
             )
         self._verified_keys.add(key)
 
@@ -236,7 +233,7 @@ class TeacherCache:
         for key, count in zip(keys, counts, strict=True):
             offset, num_positions = self.block_locations[key]
             self._check_block(key)
-            assert count <= num_positions, f"{count} positions asked for, {num_positions} there"
+            assert count <= num_positions, f"{count} positions requested, {num_positions} stored"
             position_ranges.append(
                 np.arange(offset // self._bytes_per_position, offset // self._bytes_per_position + count)
             )
@@ -257,8 +254,5 @@ def _validate_lines(lines: Sequence[dict[str, Any]], schema: type[LineT], path: 
     records = schemas.validate_record(lines, list[schema], path)  # type: ignore[valid-type]
     for number, line in enumerate(lines, start=1):
         if not has_valid_checksum(line):
-            raise RunFolderError(
-                f"{path}, line {number}: is damaged (its checksum does not agree); remove the folder to have the work "
-                "done anew"
-            )
+            raise RunFolderError(f"{path}, line {number} is corrupted: checksum mismatch; {REMEDY}")
     return records

@@ -59,7 +59,7 @@ def read_findings(experiment_folder: Path) -> Findings:
     check_schema_version(raw, path)
     if not has_valid_checksum(raw):
         raise RunFolderError(
-            f"{path} is corrupted: checksum mismatch; `h2h report {experiment_folder}` writes it again from the runs"
+            f"{path} is corrupted: checksum mismatch; `h2h report {experiment_folder}` recomputes it from the runs"
         )
     return validate_record(raw, Findings, path)
 

@@ -153,7 +153,7 @@ def _find_changed_files(runs: ExperimentRuns, events: list[JournalEvent]) -> Ite
         problems.append(f"belongs to an experiment whose experiment.json is not the one that {JOURNAL_FILE} records")
     if corpora[-1:] != [compute_sha256(runs.folder / "corpus.json")]:
         problems.append(f"is judged with a corpus.json that is not the one that {JOURNAL_FILE} records")
-    remedy = "run the experiment again with --resume, which writes it anew"
+    remedy = "run the experiment again with --resume, which rewrites it"
     if not events:
         problems, remedy = [f"belongs to an experiment without {JOURNAL_FILE}"], "restore it, or train again"
     for problem in problems:

@@ -39,11 +39,11 @@ def check_trusted(run_folder: Path, files: Sequence[Path]) -> None:
     """Raise ModelError if a code file of a run is missing or not trusted."""
     for file in files:
         if not file.is_file():
-            raise ModelError(f"{run_folder}: names a file of its own that is not there: {file}")
+            raise ModelError(f"{run_folder}: code file {file} is missing")
     untrusted = [file for file in files if not is_trusted(file)]
     if untrusted:
         raise ModelError(
-            f"{run_folder}: brings code of its own, which using it would run: {', '.join(map(str, dict.fromkeys(untrusted)))}. If you have "  # noqa: E501
+            f"{run_folder} contains code that opening it would execute: {', '.join(map(str, dict.fromkeys(untrusted)))}. If you have "  # noqa: E501
             f"read it and trust it: h2h trust {run_folder}"
         )
 
@@ -54,9 +54,7 @@ def resolve_custom_code(run_folder: Path, names: Iterable[str]) -> list[Path]:
     for name in names:
         path = Path(name)
         if path.parts[:-1] != (CUSTOM_CODE_FOLDER,) or path.suffix != ".py":
-            raise ModelError(
-                f"{run_folder}: names code outside its folder {CUSTOM_CODE_FOLDER}/ ({name!r}), which is not run"
-            )
+            raise ModelError(f"{run_folder}: refers to code outside its folder {CUSTOM_CODE_FOLDER}/: {name!r}")
         paths.append(run_folder / path)
     return paths
 
@@ -73,6 +71,6 @@ def trust_run(folder: Path) -> list[Path]:
     if (folder / "experiment.json").is_file():
         files += find_code_files(open_runs(folder).experiment).values()
     if not files:
-        raise RequestError(f"{folder}: brings no code of its own, so there is nothing to allow")
+        raise RequestError(f"{folder} contains no code to trust")
     trust_files(files)
     return files

@@ -78,7 +78,7 @@ def _check_integrity(runs: ExperimentRuns) -> None:
     """Raise RunFolderError if a file that findings are computed from was changed."""
     for name in CHECKSUMMED_FILES:
         if (runs.folder / name).is_file():
-            verify_checksum(runs.folder / name, "run the experiment again with --resume, which writes it anew")
+            verify_checksum(runs.folder / name, "run the experiment again with --resume, which rewrites it")
     for name in runs.experiment.names:
         for run in runs.finished(name).values():
             run.check()

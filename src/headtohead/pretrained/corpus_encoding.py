@@ -37,9 +37,9 @@ def encode_splits(
         if num_truncated == len(ids):
             lengths = [len(tokenizer.encode_with_special_tokens(row)) for row in split.rows]
             raise DataError(
-                f"model.max_length: {max_length} tokens cut every one of the {num_truncated:,} texts of {name} "
+                f"model.max_length: {max_length} tokens truncate every one of the {num_truncated:,} texts of {name} "
                 f"(the shortest has {min(lengths)}, half of them have more than {statistics.median(lengths):.0f}); "
-                "take a larger one"
+                "increase it"
             )
         encoded_splits[name] = encoding.build_token_rows(
             split, ids, has_labels=True, pad_to_longest=True, num_pretruncated=num_truncated

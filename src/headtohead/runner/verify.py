@@ -164,7 +164,7 @@ def _check_run_files(location: str, run: Run) -> Iterator[VerificationCheck]:
         yield VerificationCheck(f"{location}/result.json", "checksums", False, f"could not be read: {error}")
         return
     for name in damaged:
-        yield VerificationCheck(f"{location}/{name}", "checksum", False, "was changed, or is gone, since the run ended")
+        yield VerificationCheck(f"{location}/{name}", "checksum", False, "was changed or removed after the run ended")
     if not damaged:
         yield VerificationCheck(location, "checksums", True, f"{len(run.result.sha256)} files as they were written")
     yield run_check(f"{location}/result.json", "figures from the scores", partial(_compare_result_to_scores, run))
@@ -249,7 +249,7 @@ def _check_findings(runs: ExperimentRuns) -> Iterator[VerificationCheck]:
         findings = compute.compute_findings(runs, check_files=False)
         recomputed = findings.to_json()
     except (HeadToHeadError, OSError) as error:
-        yield VerificationCheck(file_name, "figures from the runs", False, f"could not be made again: {error}")
+        yield VerificationCheck(file_name, "figures from the runs", False, f"could not be recomputed: {error}")
         return
     differences = list(find_differences(stored, recomputed))
     for key_path in differences[:20]:
@@ -260,7 +260,7 @@ def _check_findings(runs: ExperimentRuns) -> Iterator[VerificationCheck]:
             MISMATCH_MESSAGE,
         )
     if not differences:
-        yield VerificationCheck(file_name, "figures from the runs", True, "every figure follows from the runs")
+        yield VerificationCheck(file_name, "figures from the runs", True, "every number follows from the runs")
 
 
 def _find_checksummed_file(key_path: str) -> str | None:

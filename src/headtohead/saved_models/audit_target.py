@@ -41,7 +41,7 @@ def audit_target(
         )
     opened = open_model(target)
     if opened.target is Target.NONE:
-        raise RequestError(f"{opened.name}: a model without a head predicts nothing that could be audited")
+        raise RequestError(f"{opened.name}: cannot audit a model without a head")
     is_pretrained = isinstance(opened, LoadedPretrained)
     return model_audit.audit_model(
         opened.model,

@@ -37,7 +37,7 @@ def _describe_model_kind(bundle: ModelBundle) -> str:
 def predict_class(bundle: ModelBundle, text: str) -> ClassPrediction:
     """Return the predicted class of a text and the probability of each class."""
     if not bundle.target.is_class:
-        raise ModelError(f"{bundle.name}: {_describe_model_kind(bundle)} gives no classes; `h2h score` reads it")
+        raise ModelError(f"{bundle.name}: {_describe_model_kind(bundle)} does not predict classes; use `h2h score`")
     ids, is_truncated = _tokenize(bundle, text)
     # Models trained here expect the padding they were trained with; pretrained encoders mask padding.
     length = len(ids) if isinstance(bundle.model, EncoderClassifier) else bundle.model.context
@@ -65,7 +65,7 @@ def score_text(bundle: ModelBundle, text: str, *, stride: int | None = None) -> 
     context + 1 - stride earlier ones.
     """
     if not bundle.target.is_token:
-        raise ModelError(f"{bundle.name}: {_describe_model_kind(bundle)} gives no perplexity; `h2h predict` reads it")
+        raise ModelError(f"{bundle.name}: {_describe_model_kind(bundle)} has no perplexity; use `h2h predict`")
     if not text.strip():
         raise ModelError("the text is empty")
     tokenizer = bundle.tokenizer

@@ -122,10 +122,10 @@ def load(folder: str | Path, *, use_initial_weights: bool = False) -> SavedModel
     if CONFIG_KEY in config:
         return _load_finetuned(folder_path, config, use_initial_weights=use_initial_weights)
     if config.get("model_type") != "headtohead":
-        raise ModelError(f"{folder_path}: a model of type {config.get('model_type')!r}, not one of Head to Head's")
+        raise ModelError(f"{folder_path}: model type {config.get('model_type')!r} was not saved by Head to Head")
     trial = schemas.validate_record(config, schemas.ModelConfigFile, folder_path / "config.json").trial
     if isinstance(trial.model, config_model.PretrainedModelConfig):
-        raise ModelError(f"{folder_path}: its config.json is not that of a model with weights of its own")
+        raise ModelError(f"{folder_path}: config.json describes a pretrained model, but has no entry {CONFIG_KEY!r}")
     if use_initial_weights and _has_pretrained_encoder(trial):
         raise ModelError(
             f"{folder_path}: training started from a pre-trained encoder, which the run folder does not contain"
@@ -136,7 +136,8 @@ def load(folder: str | Path, *, use_initial_weights: bool = False) -> SavedModel
     tokenizer.guard = tokenizer_guard.create_guard(tokenizer.backend.to_str())
     if config["vocab_size"] != tokenizer.vocab_size:
         raise ModelError(
-            f"{folder_path}: made for {config['vocab_size']} tokens, and tokenizer.json has {tokenizer.vocab_size}"
+            f"{folder_path}: config.json has vocab_size {config['vocab_size']}, but tokenizer.json has "
+            f"{tokenizer.vocab_size} tokens"
         )
     _check_model_size(trial, tokenizer.vocab_size, len(labels) or None, folder_path)
     model = build_model(
@@ -167,7 +168,7 @@ def _verify_weights_checksum(folder: Path) -> None:
         and path.is_file()
         and checksums.get(path.name, compute_sha256(path)) != compute_sha256(path)
     ):
-        raise RunFolderError(f"{path}: is damaged (it is not what the run wrote); train it anew")
+        raise RunFolderError(f"{path} is corrupted: checksum mismatch; retrain it")
 
 
 def _import_custom_code(trial: experiment.Trial, folder: Path) -> experiment.Trial:
@@ -195,7 +196,7 @@ def _read_label_names(config: dict[str, Any], folder: Path) -> tuple[str, ...]:
     """Return the class names of `id2label` in order; raise ModelError if its keys are not 0, 1, 2, ..."""
     id2label = config["id2label"]
     if set(id2label) != {str(index) for index in range(len(id2label))}:
-        raise ModelError(f"{folder}: the classes of its config.json are not numbered one after the other")
+        raise ModelError(f"{folder}: the keys of id2label in config.json must be 0, 1, 2, ...")
     return tuple(id2label[str(index)] for index in range(len(id2label)))
 
 
@@ -217,7 +218,8 @@ def _check_model_size(trial: experiment.Trial, vocab_size: int, num_classes: int
     file_size = count_parameters(path)
     if expected_size > 2 * file_size + MAX_EXTRA_NUMBERS:
         raise ModelError(
-            f"{folder}: its settings speak of {expected_size:,} numbers, and its weights are {file_size:,}"
+            f"{folder}: config.json describes a model of {expected_size:,} elements, but the weights file has "
+            f"{file_size:,}"
         )
 
 
@@ -227,7 +229,7 @@ def _load_finetuned(folder: Path, config: dict[str, Any], *, use_initial_weights
     raw_trial = entry.get("trial") if isinstance(entry, dict) else None
     trial = schemas.validate_record(raw_trial, experiment.Trial, folder / "config.json")
     if not isinstance(trial.model, config_model.PretrainedModelConfig):
-        raise ModelError(f"{folder}: its config.json is not that of a pretrained model that was trained on")
+        raise ModelError(f"{folder}: config.json does not describe a fine-tuned pretrained model")
     if trial.spec.target.is_causal:
         student = (
             layer_dropping.build_student(trial.model)
@@ -259,7 +261,7 @@ def _suggest_model_folders(folder: Path) -> str:
     """Return a hint that lists up to three model folders inside `folder`; an empty string if there are none."""
     config_paths = islice(folder.glob("**/config.json"), 1000) if folder.is_dir() else ()
     model_folders = sorted(str(path.parent.relative_to(folder)) for path in config_paths)[:3]
-    return f"; there are some inside it: {', '.join(model_folders)}" if model_folders else ""
+    return f"; it contains model folders: {', '.join(model_folders)}" if model_folders else ""
 
 
 def _render_model_card(
@@ -281,8 +283,8 @@ tags: [{trial.spec.hub_tag}]
 ---
 # {trial.variant}, seed {trial.seed}
 
-{description} by Head to Head (the package headtohead) to be compared with its neighbours,
-not to be put to use. {num_parameters:,} parameters, vocabulary of {tokenizer.vocab_size:,}, task {trial.task}.
+{description} by Head to Head (package headtohead) for a comparison with other variants,
+not for production use. {num_parameters:,} parameters, vocabulary of {tokenizer.vocab_size:,}, task {trial.task}.
 
 ## Settings
 {settings}

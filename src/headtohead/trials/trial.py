@@ -122,7 +122,7 @@ def build_training(
         folder.mkdir(parents=True, exist_ok=True)
         _claim_run_folder(trial, dataset, folder)
     if ranks.is_main_process and (folder / "start.json").is_file():
-        verify_checksum(folder / "start.json", f"remove {folder} to start the trial anew")
+        verify_checksum(folder / "start.json", f"remove {folder} to restart the trial")
     elif ranks.is_main_process:
         start = schemas.StartFile(
             tensor_hashes=compute_tensor_hashes(model),
@@ -157,7 +157,7 @@ def _claim_run_folder(trial: Trial, dataset: Dataset, folder: Path) -> None:
     identity = compute_run_identity(trial, dataset.corpus.digest)
     path = folder / "trial.json"
     if path.is_file():
-        verify_checksum(path, f"remove {folder} to start the trial anew")
+        verify_checksum(path, f"remove {folder} to restart the trial")
         existing_identity = schemas.read_record(path, schemas.TrialFile).identity
         if existing_identity != identity:
             raise RunFolderError(

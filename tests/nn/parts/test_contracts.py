@@ -233,7 +233,7 @@ def test_a_deep_projection_has_as_many_hidden_layers_as_asked(depth: int) -> Non
 
 
 def test_heads_that_do_not_divide_width_are_an_error_only_without_head_dim() -> None:
-    with pytest.raises(ValidationError, match=r"width 64 cannot be divided among 3 heads; take heads = 2, or give"):
+    with pytest.raises(ValidationError, match=r"width 64 cannot be divided among 3 heads; set heads = 2, or set"):
         config_model.TransformerConfig(width=64, heads=3)
     model = build_model(config_model.TransformerConfig(width=64, heads=3, head_dim=10), 7)
     assert model(torch.arange(5)[None]).logits.shape == (1, 5, 7)

@@ -71,7 +71,7 @@ def pack_run_folder(folder: Path) -> bytes:
         # A checkpoint that was replaced by the next one while packing may be incomplete in the archive.
         if list_checkpoints(folder) == checkpoints_before:
             return archive
-    raise RunFolderError(f"{folder}: changes too fast to be packed")
+    raise RunFolderError(f"{folder} changed repeatedly while it was packed")
 
 
 def unpack_cached(artifact: Artifact, cache_root: Path, fetch: Callable[[Any], bytes]) -> Path:
