@@ -32,9 +32,9 @@ from headtohead.experiment.seed_average import average_over_seeds
 from headtohead.findings import compute
 from headtohead.presentation import number_format
 from headtohead.presentation.table import Table
-from headtohead.replication import published, tables
+from headtohead.replication import published
 from headtohead.report import forest
-from headtohead.report.sections import comparisons
+from headtohead.report.sections import audits, comparisons, scaling
 from headtohead.runner.plan import plan_experiment
 from headtohead.search import phrasing
 from headtohead.search import tables as search_tables
@@ -310,10 +310,10 @@ def _build_recipe_page(name: str, experiment: Experiment, found: Findings | None
         comparisons.build_comparison_table(found),
         *distillation_tables.build_tables(found),
         published.build_published_table(found),
-        tables.build_context_length_table(found),
-        tables.build_context_cost_table(found),
-        tables.build_simple_baselines_table(found),
-        tables.build_attribution_table(found),
+        scaling.build_context_length_table(found),
+        scaling.build_context_cost_table(found),
+        audits.build_simple_baselines_table(found),
+        audits.build_attribution_table(found),
     ):
         if made.rows:
             lines += [f"### {made.title}", "", made.caption, "", *_markdown(made), ""]

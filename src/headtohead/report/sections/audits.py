@@ -1,10 +1,11 @@
-"""Sections on audits of models and data, the corpus, and trials without a result."""
+"""Sections on audits of models and data, the corpus with simple baselines, and trials without a result."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from headtohead.audit.result import CheckResult
@@ -12,7 +13,6 @@ from headtohead.experiment.schemas import Findings
 from headtohead.presentation import number_format
 from headtohead.presentation.section import HtmlBlock, Section, make_table_blocks
 from headtohead.presentation.table import Cell, Table, make_numeric_columns, make_table, make_text_columns
-from headtohead.replication.tables import build_attribution_table, build_simple_baselines_table
 from headtohead.report.context import ReportContext
 
 AUDIT_STATUS_LABELS = {True: "passed", False: "failed", None: "does not apply"}
@@ -110,6 +110,42 @@ def build_audits_table(findings: Findings) -> Table:
 def build_data_audits_table(findings: Findings) -> Table:
     rows = make_audit_rows(findings.data_audits)
     return make_table("data_audits", "Audits of the data", "Leakage and suspicious rows.", AUDIT_COLUMNS, rows)
+
+
+def build_simple_baselines_table(findings: Findings) -> Table:
+    """Return the accuracy of count-based baselines that a trained classifier should exceed."""
+    accuracies = findings.corpus.count_baselines if findings.corpus else {}
+    splits = list(dict.fromkeys(name for by_split in accuracies.values() for name in by_split))
+    columns = make_text_columns(method="baseline")
+    columns += make_numeric_columns(*splits, format=partial(number_format.format_score, "accuracy"))
+    rows = [[name, *(by_split.get(split) for split in splits)] for name, by_split in accuracies.items()]
+    caption = (
+        "Accuracy of looking a text up in the training data (or else the most common class), and of naive Bayes over "
+        "the same tokens (words for pretrained models). Its smoothing is chosen by leave-one-out on the training rows."
+    )
+    return make_table("simple", "Baselines without training", caption, columns, rows)
+
+
+def build_attribution_table(findings: Findings) -> Table:
+    """Return the number of lines of each text by label, for lines that also occur in a labeled file."""
+    counts = findings.corpus.lines_by_label if findings.corpus else {}
+    if not any(count for by_label in counts.values() for label, count in by_label.items() if label != "not traced"):
+        counts = {}
+    labels = list(dict.fromkeys(label for by_label in counts.values() for label in by_label))
+    columns = make_text_columns("text") + make_numeric_columns(*labels)
+    rows = []
+    for name, by_label in counts.items():
+        total = sum(by_label.values()) or 1
+        cells = []
+        for label in labels:
+            count = by_label.get(label, 0)
+            cells.append(Cell(f"{count:,} ({number_format.format_percentage(count / total)})", by_label.get(label)))
+        rows.append([name, *cells])
+    caption = (
+        "Lines of each text that occur under a label in the labeled training file of the same source. Text by a "
+        "speaker who is rare in the training data is harder to predict."
+    )
+    return make_table("whose", "Lines by label", caption, columns, rows)
 
 
 def build_corpus_table(findings: Findings) -> Table:

@@ -1,4 +1,4 @@
-"""Report tables of replications: claims, context lengths, simple baselines, attribution of lines, and axes."""
+"""Sections on scores and costs by context length, and by the numeric setting in which variants differ (`axis`)."""
 
 from __future__ import annotations
 
@@ -7,56 +7,35 @@ from functools import partial
 from typing import Any, TypeVar
 
 from headtohead.experiment import findings_view
-from headtohead.experiment.schemas import ClaimResult, Findings, LengthCost, LengthSummary
+from headtohead.experiment.schemas import Findings, LengthCost, LengthSummary
 from headtohead.experiment.seed_average import average_over_seeds
 from headtohead.presentation import number_format
+from headtohead.presentation.section import Block, Figure, Section, make_table_blocks
 from headtohead.presentation.table import Cell, Table, make_numeric_columns, make_table, make_text_columns
+from headtohead.report.axis_chart import build_axis_chart
+from headtohead.report.context import ReportContext
 
 LengthT = TypeVar("LengthT", bound=LengthSummary | LengthCost)
-ANSWER_SYMBOLS = {"holds": "✓", "does not hold": "✗", "cannot tell": "?", "cannot be tested": "–"}
 
 
-def build_claims_table(findings: Findings) -> Table:
-    """Return the published claims with their answers, effects and reasons."""
-    metric = findings_view.get_metric(findings)
-    columns = make_text_columns("source", "claim", "answer")
-    columns += make_numeric_columns(effect="change", interval="interval") + make_text_columns("reason")
-    rows = []
-    for claim in findings.claims:
-        decimals = number_format.choose_decimals(metric, claim.interval)
-        rows.append(
-            [
-                *(claim.source, claim.statement),
-                Cell(f"{ANSWER_SYMBOLS[claim.answer]} {claim.answer}", claim.answer),
-                Cell(number_format.format_effect(metric, claim.effect, decimals), claim.effect),
-                Cell(number_format.format_effect_interval(metric, claim.interval, decimals), claim.interval),
-                _format_claim_reason(claim),
-            ]
-        )
-    caption = (
-        "A claim holds if the verdict has the outcome that it states, and does not hold if it has another one. "
-        "Without a verdict it cannot be tested. Exploratory answers do not share the error rate."
-    )
-    return make_table("claims", "Published claims", caption, columns, rows)
+def build_context_length_section(context: ReportContext) -> Section | None:
+    """Return scores and costs at context lengths other than that of training."""
+    tables = build_context_length_table(context.findings), build_context_cost_table(context.findings)
+    blocks = make_table_blocks(*tables)
+    return Section("lengths", "Other context lengths", blocks, "Context lengths") if blocks else None
 
 
-def _format_claim_reason(claim: ClaimResult) -> str:
-    """Return the sentence that explains the answer to a claim."""
-    reason = {
-        None: claim.summary or "",
-        "helped": "the variant is better",
-        "hurt": "the variant is worse",
-        "no practical difference": "the difference has no practical relevance",
-        "cannot tell": "the noise of seeds and text is larger than the difference",
-        "not comparable": claim.summary.rstrip("."),
-    }.get(claim.outcome, str(claim.outcome))
-    conditions = [f"on {claim.split}"] if claim.split else []
-    conditions += [f"at {'step ' if isinstance(claim.step, int) else ''}{claim.step}"] if claim.step else []
-    conditions += [f"at context length {claim.context} compared with that of training"] if claim.context else []
-    conditions += ["exploratory"] if claim.is_exploratory else []
-    condition_text = f" ({', '.join(conditions)})" if conditions else ""
-    note = f" {claim.explanation}" if claim.explanation and claim.answer in ("holds", "does not hold") else ""
-    return f"{reason[:1].upper()}{reason[1:]}{condition_text}.{note}"
+def build_axis_section(context: ReportContext) -> Section | None:
+    """Return scores and costs by the numeric setting in which the variants differ."""
+    blocks: list[Block] = make_table_blocks(build_axis_table(context.findings))
+    if not blocks:
+        return None
+    if (chart := build_axis_chart(context.findings)) is not None:
+        caption = f"{chart.title}. Line: mean over seeds; band: lowest to highest seed."
+        blocks.insert(0, Figure(chart, caption))
+    axis = context.findings.axis
+    title = f"By {axis.setting.rpartition('.')[2] if axis else ''}"
+    return Section("axis", title, blocks, title)
 
 
 def build_context_length_table(findings: Findings) -> Table:
@@ -112,42 +91,6 @@ def _build_length_table(
         if cells := {result.context: make_cell(result) for result in results}:
             rows.append([variant, *map(cells.get, lengths)])
     return make_table(name, title, caption, columns, rows)
-
-
-def build_simple_baselines_table(findings: Findings) -> Table:
-    """Return the accuracy of count-based baselines that a trained classifier should exceed."""
-    accuracies = findings.corpus.count_baselines if findings.corpus else {}
-    splits = list(dict.fromkeys(name for by_split in accuracies.values() for name in by_split))
-    columns = make_text_columns(method="baseline")
-    columns += make_numeric_columns(*splits, format=partial(number_format.format_score, "accuracy"))
-    rows = [[name, *(by_split.get(split) for split in splits)] for name, by_split in accuracies.items()]
-    caption = (
-        "Accuracy of looking a text up in the training data (or else the most common class), and of naive Bayes over "
-        "the same tokens (words for pretrained models). Its smoothing is chosen by leave-one-out on the training rows."
-    )
-    return make_table("simple", "Baselines without training", caption, columns, rows)
-
-
-def build_attribution_table(findings: Findings) -> Table:
-    """Return the number of lines of each text by label, for lines that also occur in a labeled file."""
-    counts = findings.corpus.lines_by_label if findings.corpus else {}
-    if not any(count for by_label in counts.values() for label, count in by_label.items() if label != "not traced"):
-        counts = {}
-    labels = list(dict.fromkeys(label for by_label in counts.values() for label in by_label))
-    columns = make_text_columns("text") + make_numeric_columns(*labels)
-    rows = []
-    for name, by_label in counts.items():
-        total = sum(by_label.values()) or 1
-        cells = []
-        for label in labels:
-            count = by_label.get(label, 0)
-            cells.append(Cell(f"{count:,} ({number_format.format_percentage(count / total)})", by_label.get(label)))
-        rows.append([name, *cells])
-    caption = (
-        "Lines of each text that occur under a label in the labeled training file of the same source. Text by a "
-        "speaker who is rare in the training data is harder to predict."
-    )
-    return make_table("whose", "Lines by label", caption, columns, rows)
 
 
 def build_axis_table(findings: Findings) -> Table:
