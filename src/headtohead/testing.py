@@ -154,7 +154,7 @@ def _run_comparison_check(fixture: PartFixture, check: ModelCheck) -> Iterator[O
 
 
 def _describe(check: str, is_declared: bool, worst: Difference, model: Transformer) -> str:
-    """Return whether an invariant holds, compared with what the part declares, and advice if they differ."""
+    """Return the test result of an invariant: whether it holds, compared with what the part declares, and advice."""
     if worst.is_within_tolerance and not is_declared:
         return f"holds: {worst}"
     if not worst.is_within_tolerance:

@@ -170,7 +170,10 @@ def _compute_panel(opened: ModelBundle, text: str, name: str, pad: bool | None) 
 
 
 def _choose_padded_length(opened: ModelBundle, length: int, pad: bool | None) -> int | None:
-    """Return the padded length. Unmasked padding is shown completely, because it changes the model output."""
+    """Return the length to pad the text to for its attention maps.
+
+    Unmasked padding is shown completely, because it changes the model output.
+    """
     context = opened.model.context
     if pad and context > MAX_PADDED_LENGTH:
         raise ModelError(

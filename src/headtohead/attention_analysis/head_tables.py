@@ -125,7 +125,7 @@ def select_measures(heads_by_variant: dict[str, list[HeadSummary]]) -> list[str]
 
 
 def build_measure_cell(measure: str, estimate: SeedEstimate | None) -> Cell:
-    """Return a mean over seeds with half its interval."""
+    """Return the table cell of a head measure: its mean over seeds with half its interval."""
     if estimate is None or estimate.mean is None:
         return Cell(number_format.MISSING_VALUE)
     text = format_measure(measure, estimate.mean)

@@ -82,7 +82,7 @@ def encode_text(
     prefix_ids: Sequence[int] = (),
     suffix_ids: Sequence[int] = (),
 ) -> EncodedText:
-    """Encode a text, truncated to the context; `prefix_ids` and `suffix_ids` are special tokens around it."""
+    """Encode a text for attention maps, truncated to the context; add special tokens before and after it."""
     if not text.strip():
         raise ModelError("the text is empty")
     text_ids = tokenizer.encode(text)
@@ -198,7 +198,7 @@ def select_heads(maps: AttentionMaps, layer: int | None = None, head: int | None
 
 
 def _check_in_range(name: str, number: int | None, allowed_numbers: Sequence[int]) -> None:
-    """Raise ModelError if a layer or head number does not exist."""
+    """Raise ModelError if attention maps of a layer or head that does not exist are requested."""
     if number is not None and number not in allowed_numbers:
         allowed = (
             f"{allowed_numbers[0]} to {allowed_numbers[-1]}"

@@ -97,7 +97,9 @@ def _build_panel(figure: AttentionFigure, index: int, rendered: RenderedHeads) -
 
 
 def add_shades(table: Table) -> dict[str, Any]:
-    """Return a table with the shade of each metric: its rank within the range of its column, from 0 to 1."""
+    """Return a table of the attention page with the shade of each metric: its position in the range of its column, from
+    0 to 1.
+    """
     columns = []
     for cells in list(zip(*table.rows, strict=True))[1:]:
         known = [cell.value for cell in cells if cell.value is not None]

@@ -45,7 +45,7 @@ def choose_exponent(length: int) -> float:
 
 
 def render_head(weights: WeightArray, scale: PixelScale, is_difference: bool = False, upscale_factor: int = 1) -> bytes:
-    """Render one head as PNG."""
+    """Render the attention weights of one head as a PNG picture."""
     values = pool_max_abs(np.nan_to_num(weights.astype(np.float32)), scale.pool)
     strength = np.sign(values) * np.minimum(np.abs(values), 1) ** np.float32(scale.power)
     if not is_difference:
@@ -68,7 +68,7 @@ DIFFERENCE_PALETTE = (
 
 
 def pool_max_abs(weights: WeightArray, pool_size: int) -> WeightArray:
-    """Pool blocks of neighbours to the value with the largest magnitude."""
+    """Shrink a picture: pool blocks of neighbours to the value with the largest magnitude."""
     if pool_size == 1:
         return weights
     rows, columns = (math.ceil(size / pool_size) * pool_size for size in weights.shape)
@@ -91,7 +91,7 @@ def truncate_label(text: str, max_length: int = 14) -> str:
 
 
 def choose_legend_ticks(exponent: float, is_difference: bool = False) -> list[float]:
-    """Return weights to label on the scale, none too close to another."""
+    """Return attention weights to label on the color scale of a picture, none too close to another."""
     ticks = [1.0]
     for weight in (0.5, 0.1, 0.01, 0.001):
         if ticks[-1] ** exponent - weight**exponent > 0.15 and weight**exponent > 0.15:

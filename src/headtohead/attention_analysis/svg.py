@@ -136,7 +136,7 @@ def _describe_pooling(rendered: RenderedHeads) -> list[str]:
 
 
 def _wrap_line(line: str, max_length: int) -> list[str]:
-    """Break a line into lines shorter than `max_length` characters, between words."""
+    """Break a line of SVG text into lines shorter than `max_length` characters, between words."""
     lines = [""]
     for word in line.split():
         if len(lines[-1]) + len(word) >= max_length:

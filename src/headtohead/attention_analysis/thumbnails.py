@@ -88,7 +88,7 @@ def _read_run_maps(run_folder: Path, seed: int) -> TrainingMaps:
 
 
 def render_layers(maps: TrainingMaps) -> list[LayerImages]:
-    """Render every head, layer by layer; only the first ones of very large models."""
+    """Render thumbnails of every head, layer by layer, up to MAX_LAYERS layers."""
     return [
         LayerImages(
             layer,
@@ -100,7 +100,7 @@ def render_layers(maps: TrainingMaps) -> list[LayerImages]:
 
 
 def _render_heads(weights: WeightArray | None, layer: int, stage: str) -> tuple[HeadImage, ...]:
-    """Render the heads of one layer as small images with descriptions."""
+    """Render the heads of one layer as thumbnails with descriptions."""
     images = []
     for head, head_weights in enumerate([] if weights is None else weights[:MAX_HEADS]):
         png = render_head(head_weights[:MAX_TOKENS, :MAX_TOKENS], PIXEL_SCALE)
@@ -109,7 +109,7 @@ def _render_heads(weights: WeightArray | None, layer: int, stage: str) -> tuple[
 
 
 def describe_head(weights: WeightArray, layer: int, head: int, stage: str) -> str:
-    """Describe the mean weight of a head on the token itself, the previous token and the first token."""
+    """Describe a thumbnail: the head's mean weight on the token itself, the previous and the first token."""
     shares = {
         "the token itself": np.diagonal(weights).mean(),
         "the previous token": np.diagonal(weights, -1).mean() if len(weights) > 1 else 0.0,

@@ -142,7 +142,7 @@ def summarize_over_seeds(runs_by_variant: FinishedRuns) -> AttentionFindings | N
 
 
 def _aggregate_seeds(heads_by_seed: Sequence[Sequence[HeadMeasures]]) -> list[HeadSummary]:
-    """Combine the measures of each head over all seeds."""
+    """Combine the metrics of each head over the trials of all seeds."""
     heads: dict[tuple[int, int], list[HeadMeasures]] = {}
     for rows in heads_by_seed:
         for row in rows:
@@ -161,6 +161,7 @@ def _aggregate_seeds(heads_by_seed: Sequence[Sequence[HeadMeasures]]) -> list[He
 
 
 def _summarize_values(values: Sequence[float | None]) -> SeedEstimate | None:
+    """Return mean and interval of a head metric over seeds; None if no seed has it."""
     measured_values = [value for value in values if value is not None]
     if not measured_values:
         return None

@@ -55,7 +55,7 @@ def audit_data(
 def _count_tokens(
     split: Split, tokenizer: TokenizerProtocol, encoded_splits: Mapping[str, EncodedSplit]
 ) -> NDArray[np.int64]:
-    """Return the count of each token of the vocabulary in the split."""
+    """Count each token of the vocabulary in a split, for the data audit."""
     if split.name in encoded_splits:
         counts: NDArray[np.int64] = count_tokens(encoded_splits[split.name], tokenizer.vocab_size).numpy()
         return counts

@@ -181,7 +181,7 @@ def _iter_unused_groups(network: nn.Module, optimizer: ScheduledOptimizer) -> It
 
 
 def _collect_groups(configured: Any) -> dict[int, tuple[float, float]]:
-    """Return learning rate and weight decay by parameter, of an optimizer, several, or parameter groups."""
+    """Return learning rate and weight decay by parameter, of an optimizer or parameter groups that user code builds."""
     if isinstance(configured, dict) and "params" not in configured:
         configured = configured["optimizer"]
     if isinstance(configured, list | tuple):
@@ -196,7 +196,7 @@ def _collect_groups(configured: Any) -> dict[int, tuple[float, float]]:
 
 @torch.no_grad()
 def _ignores_pattern(model: Transformer, input_ids: Tensor) -> bool:
-    """Return whether the logits are those of the default pattern, although its masks are different."""
+    """Return whether model.pattern is unused: the logits do not change with it, although its masks differ."""
     config = model.model_config
     is_builtin = all(type(layer.attention) is MultiHeadAttention for layer in model.layers)
     if config.pattern is None or is_builtin:

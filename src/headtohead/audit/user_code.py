@@ -19,7 +19,7 @@ LIBRARY_FOLDERS = (Path(torch.__file__).parent, Path(__file__).parents[1])
 
 @contextmanager
 def fork_all_rngs(*labels: int | str) -> Iterator[None]:
-    """Seed the generators of torch, numpy and Python from `labels` inside the context; restore them afterwards."""
+    """Run user code from a random state that `labels` determine; restore torch, numpy and Python afterwards."""
     seed = rng.derive_seed(*labels)
     python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002  (models may use it)
     try:
@@ -33,7 +33,7 @@ def fork_all_rngs(*labels: int | str) -> Iterator[None]:
 
 
 def format_model_error(error: BaseException) -> str:
-    """Return type and message of an exception, and the line of the model's file that raised it."""
+    """Return type and message of an exception in user code, and the line of the user's file that raised it."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

@@ -79,7 +79,7 @@ EPOCHS_PATTERN = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) epochs?")
 
 
 def convert_to_steps(steps_or_epochs: int | str, steps_per_epoch: int) -> int:
-    """Return a number of training steps; convert a string such as "15 epochs" with `steps_per_epoch`."""
+    """Convert a configured duration to training steps: a number, or a string such as "15 epochs"."""
     if isinstance(steps_or_epochs, int):
         return steps_or_epochs
     match = EPOCHS_PATTERN.fullmatch(steps_or_epochs)

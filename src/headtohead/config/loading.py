@@ -316,7 +316,7 @@ def _check_without(raw: RawConfig, invalid_locations: Sequence[Sequence[int | st
 def _add_line_number(
     issue: ValidationIssue, line_numbers: Mapping[str, int], overridden_keys: set[str]
 ) -> ValidationIssue:
-    """Return the issue with its line in the file, or with the `--set` option that caused it."""
+    """Return the issue with its line in the experiment file, or with the `--set` option that caused it."""
     keys = issue.location.split(".")
     for end in range(len(keys), 0, -1):
         key = ".".join(keys[:end])

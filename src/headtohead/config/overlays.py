@@ -68,7 +68,7 @@ def _nest_variants(variants: Mapping[str, Any]) -> RawConfig:
 
 
 def apply_overrides(raw_experiment: RawExperiment, overrides: Iterable[str]) -> RawExperiment:
-    """Apply `--set key=value` options. A value that is not valid TOML is used as text."""
+    """Overlay `--set key=value` options on an experiment. A value that is not valid TOML is used as text."""
     raw = copy.deepcopy(raw_experiment.raw)
     issues = []
     for setting in overrides:

@@ -138,7 +138,7 @@ def _take_at_most(value: Any, limit: int) -> Any:
 
 
 def _shrink_probes(probe: Any) -> None:
-    """Keep the first and the last of the input lengths, up to a limit."""
+    """Reduce the probed input lengths to the first and the last, up to a limit."""
     for key in ("contexts", "costs"):
         if isinstance(probe, dict) and isinstance(probe.get(key), list):
             lengths = [length for length in probe[key] if isinstance(length, int) and length <= QUICK_MAX_LENGTH]
@@ -199,7 +199,7 @@ def _shrink_steps(steps: Any) -> Any:
 
 
 def _divide_steps(steps: Any, divisor: int) -> Any:
-    """Return a part of a number of steps, at least 1, or of a number of epochs."""
+    """Reduce a number of steps, to at least 1, or a number of epochs."""
     if isinstance(steps, int):
         return max(1, steps // divisor)
     epochs = steps.partition(" ")[0] if isinstance(steps, str) and "epoch" in steps else ""

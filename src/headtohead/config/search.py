@@ -214,7 +214,7 @@ def _get_current_value(raw: RawConfig, table: str, key: str) -> Any:
 
 
 def _set_nested_option(current_value: Any, option_path: list[str], value: Any) -> Any:
-    """Return a copy of `current_value` with the option at `option_path` set to `value`."""
+    """Return a copy of a searched setting's value with the option at `option_path` set to `value`."""
     if isinstance(current_value, list | tuple) and len(current_value) == 1:
         (current_value,) = current_value
     if isinstance(current_value, str):

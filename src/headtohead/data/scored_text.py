@@ -126,7 +126,7 @@ def _describe_classified_text(examples: EvaluationExamples, split: Split, tokeni
 
 
 def _describe_split(split: Split) -> dict[str, IntArray]:
-    """Return a digest of all rows of a split and their number."""
+    """Return a digest of all scored rows of a split and their number."""
     digest = hashlib.sha256()
     for row in split.rows:
         digest.update(row.encode() + b"\0")
@@ -213,7 +213,7 @@ def _build_byte_table(tokenizer: TokenizerProtocol) -> list[bytes]:
 
 
 def _list_byte_characters() -> dict[int, str]:
-    """Return the character that represents each byte in byte-level vocabularies.
+    """Return the character that represents each byte of scored text in byte-level vocabularies.
 
     Printable bytes represent themselves; the others are numbered from 256. Radford et al. 2019, GPT-2.
     """

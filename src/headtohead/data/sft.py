@@ -104,7 +104,7 @@ class PromptedEvaluationExamples(EvaluationExamples):
 
 
 def build_prompted_examples(rows: PromptedRows, context: int, pad_id: int) -> PromptedEvaluationExamples:
-    """Build the evaluation examples of rows with prompts for a language model."""
+    """Build the evaluation examples of rows with prompts; only completions are scored."""
     num_predictable = (rows.lengths - 1).clamp(max=context)
     num_prompt = torch.zeros_like(num_predictable) if rows.prompt_lengths is None else rows.prompt_lengths - 1
     return PromptedEvaluationExamples(

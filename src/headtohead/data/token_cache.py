@@ -140,7 +140,7 @@ def build_cache_key(data: DataConfig, has_labels: bool, base_folder: Path) -> di
 
 
 def get_checksum(path: Path) -> str:
-    """Return the SHA-256 of a file. A large file is reread only if it has changed."""
+    """Return the SHA-256 of a cached file. A large file is reread only if it has changed."""
     identity = _identify_file(path)
     if identity["size"] < LARGE_FILE_BYTES:
         return compute_sha256(path)
@@ -158,7 +158,10 @@ def get_checksum(path: Path) -> str:
 
 
 def _identify_file(path: Path) -> dict[str, int]:
-    """Return what changes with every write. The time of the last status change cannot be set by a program."""
+    """Return the identity of a cached file, which changes with every write.
+
+    It includes the time of the last status change, which a program cannot set.
+    """
     stat = path.stat()
     return {
         "device": stat.st_dev,

@@ -17,7 +17,7 @@ SHORT_DECIMALS = {"perplexity": 0, "bits": 2, "share": 1, "points": 1, "count": 
 
 
 def format_value(kind: str, number: Any) -> str:
-    """Return a value of this kind of metric with its unit, or the placeholder for a missing value."""
+    """Return the value of a decoding metric with its unit, or the placeholder for a missing value."""
     if not number_format.is_finite_number(number):
         return number_format.MISSING_VALUE
     if kind == "perplexity":
@@ -34,7 +34,7 @@ def format_interval(kind: str, interval: Sequence[Any] | None) -> str:
 
 
 def format_estimate(metric: GenerationMetric, estimate: MetricEstimate | None) -> str:
-    """Return a value followed by its interval in parentheses."""
+    """Return the estimate of a decoding metric followed by its interval in parentheses."""
     if estimate is None:
         return number_format.MISSING_VALUE
     interval = format_interval(metric.kind, estimate.interval).replace(" ", number_format.NO_BREAK_SPACE)

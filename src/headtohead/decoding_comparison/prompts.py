@@ -86,7 +86,7 @@ def _read_prompt_file(path: Path) -> list[Prompt]:
 
 
 def _parse_json_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number, object) for each line; raise DataError with all invalid lines."""
+    """Yield (line number, object) for each line of a prompt file; raise DataError with all invalid lines."""
     issues = []
     for line_number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -104,7 +104,7 @@ def _parse_json_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any
 
 
 def _parse_delimited_rows(path: Path, text: str, extension: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (line number, cells by column) for each row below the header."""
+    """Yield (line number, cells by column) for each row of a CSV or TSV prompt file."""
     if extension == ".tsv":  # TSV has no quoting
         lines = [(n, line.split("\t")) for n, line in enumerate(text.split("\n"), start=1) if line.strip()]
     else:

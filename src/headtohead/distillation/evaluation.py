@@ -146,7 +146,7 @@ def summarize_system(system: SystemOutputs) -> SystemScores:
 
 
 def _summarize_measure(system: SystemOutputs, values: np.ndarray[Any, np.dtype[np.float64]]) -> SummaryMeasure:
-    """Return mean and intervals of one measure; `values` has shape (seeds, documents)."""
+    """Return mean and intervals of one measure of the summaries; `values` has shape (seeds, documents)."""
     by_seed = values.mean(axis=1).tolist()
     return SummaryMeasure(
         value=float(values.mean()),
@@ -213,7 +213,7 @@ def _compute_verdict(
     level: float,
     budget: ErrorBudget = ErrorBudget(),  # noqa: B008  # immutable
 ) -> Verdict:
-    """Apply the verdict rule to two score arrays of shape (seeds, documents)."""
+    """Apply the verdict rule to the ROUGE scores of two systems, each of shape (seeds, documents)."""
     document_weights = np.ones(reference_scores.shape[1])
     (verdict,) = compare_scores(
         Scores(seeds, reference_scores, document_weights),

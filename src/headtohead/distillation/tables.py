@@ -137,7 +137,9 @@ def build_rouge_table(summarization: SummarizationFindings) -> Table:
 
 
 def _make_score_cell(measure: SummaryMeasure) -> Cell:
-    """Return a score with its interval over documents and, if it has seeds, half its interval over seeds."""
+    """Return the ROUGE score of a system with its interval over documents and, if it has seeds, half its interval over
+    seeds.
+    """
     low, high = measure.over_documents
     seed_interval = measure.over_seeds
     spread = f" ± {(seed_interval[1] - seed_interval[0]) / 2:.3f}" if seed_interval else ""

@@ -250,7 +250,7 @@ def _add_checksum(line: schemas.Record) -> dict[str, JsonValue]:
 
 
 def _validate_lines(lines: Sequence[dict[str, Any]], schema: type[LineT], path: Path) -> list[LineT]:
-    """Validate every line of a file against the schema and its checksum."""
+    """Validate every line of a teacher cache file against its schema and its checksum."""
     records = schemas.validate_record(lines, list[schema], path)  # type: ignore[valid-type]
     for number, line in enumerate(lines, start=1):
         if not has_valid_checksum(line):

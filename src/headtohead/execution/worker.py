@@ -77,7 +77,7 @@ def _run_job(request: dict[str, Any], folder: Path, send: SendEvent) -> dict[str
 
 
 def throttle_progress(send: SendEvent) -> Callable[[Any], None]:
-    """Return a training callback that sends progress a few times per second, and at the last step."""
+    """Return a training callback with which a worker reports progress a few times per second, and at the last step."""
     last_sent = 0.0
 
     def report(progress: Any) -> None:
@@ -90,7 +90,7 @@ def throttle_progress(send: SendEvent) -> Callable[[Any], None]:
 
 
 def report_failure(error: Exception, folder: Path, *, is_trial: bool = True) -> dict[str, Any]:
-    """Write failure.json for a trial, if possible, and return the message for the parent."""
+    """Write failure.json for a failed trial, if possible, and return the worker's message for the parent."""
     message = format_error(error, folder)
     if is_trial:
         try:
@@ -101,7 +101,7 @@ def report_failure(error: Exception, folder: Path, *, is_trial: bool = True) -> 
 
 
 def format_error(error: Exception, folder: Path) -> str:
-    """Return the message that the user sees for an error in a trial."""
+    """Return the message that a worker sends to the user for an error in a trial."""
     if isinstance(error, HeadToHeadError):
         return str(error)
     if isinstance(error, OSError) and not folder.is_dir():

@@ -116,7 +116,7 @@ class WorkerPool:
 
 
 def build_environment(trials: Sequence[experiment.Trial]) -> dict[str, str]:
-    """Return environment variables that must be set before torch is imported.
+    """Return the environment variables that workers need before torch is imported.
 
     Muon multiplies in bfloat16, which some machines report as supported although it is wrong or very slow there.
     """

@@ -59,7 +59,7 @@ def describe_differences(recorded: dict[str, Any], expected: dict[str, Any]) -> 
 
 
 def _flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested settings as one dict with dotted names."""
+    """Return nested settings as one dict with dotted names, to compare two runs."""
     flat: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, dict) and value:

@@ -83,7 +83,7 @@ def check_pairing(experiment: Experiment, variant: str, finished: FinishedRuns) 
 
 
 def _count_equal_tensors(pairs: Sequence[RunPair], settings: Mapping[str, JsonValue]) -> tuple[int, int]:
-    """Return how many tensors of equal shape both models have, and how many of them are equal for every seed."""
+    """Return how many initial tensors of equal shape a pair of models shares, and how many are equal for every seed."""
     num_shared = num_equal = 0
     excluded_patterns = [
         pattern for setting, pattern in SETTINGS_CHANGING_INITIALIZATION.items() if setting in settings

@@ -39,7 +39,7 @@ def collect_warnings(
     pairs: Mapping[str, PairingRecord],
     verdicts: Sequence[Verdict],
 ) -> list[ResultWarning]:
-    """Return the warnings, those about the baseline first."""
+    """Return all warnings about implausible results, those about the baseline first."""
     splits = resolve_split(corpus, experiment.primary.split)
     warnings = [_find_mixed_machines(finished), _compare_with_counts(experiment, finished[BASELINE], corpus, splits)]
     warnings += [_compare_with_train(name, by_seed, splits) for name, by_seed in finished.items()]
@@ -186,7 +186,7 @@ def _estimate_loss(run: Run, split: str) -> tuple[float, float]:
 
 
 def _find_large_gain(verdict: Verdict, metric: str) -> ResultWarning | None:
-    """Warn about a gain that changes of one setting rarely reach."""
+    """Warn about an implausibly large gain: one that changes of one setting rarely reach."""
     if verdict.outcome != "helped":
         return None
     if metric == "accuracy":

@@ -125,7 +125,7 @@ def summarize_length_generalization(runs_by_seed: Mapping[int, Run]) -> LengthGe
 
 
 def _pool_splits(split_results: Sequence[LengthResult], metric: str) -> float:
-    """Return the metric of all splits together, weighted by their number of predictions."""
+    """Return the metric at one input length over all splits, weighted by their number of predictions."""
     values = [result.accuracy if metric == "accuracy" else result.loss for result in split_results]
     counts = [_require(result.count) for result in split_results]
     mean = sum(_require(value) * count for value, count in zip(values, counts, strict=True)) / sum(counts)

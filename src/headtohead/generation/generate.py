@@ -113,7 +113,7 @@ def stream_generate(
 
 
 def _build_continuation(sequence: SequenceState, tokenizer: Any) -> Continuation:
-    """Return the result of a finished sequence."""
+    """Return the generated continuation of a finished sequence."""
     assert sequence.finish_reason is not None
     if sequence.detokenizer is not None:
         text = sequence.detokenizer.text

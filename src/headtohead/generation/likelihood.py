@@ -56,7 +56,7 @@ def compute_continuation_losses(
 
 
 def _group_rows_by_length(lengths: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
-    """Yield batches of rows with equal context and continuation lengths."""
+    """Yield batches of rows with equal context and continuation lengths, to compute their likelihoods together."""
     groups: dict[tuple[int, int], list[int]] = defaultdict(list)
     for row, pair in enumerate(lengths):
         groups[pair].append(row)

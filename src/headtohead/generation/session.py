@@ -23,7 +23,10 @@ WINDOW_SHIFT_DIVISOR = 4
 def left_pad(
     sequences: Sequence[Sequence[int]], device: torch.device
 ) -> tuple[Int[Tensor, "rows length"], Tensor | None]:
-    """Pad sequences on the left. Return ids and mask, both (rows, length); the mask is None without padding."""
+    """Pad the sequences of a decoding session on the left.
+
+    Return ids and mask, both (rows, length); the mask is None without padding.
+    """
     length = max(map(len, sequences))
     ids = torch.tensor([[0] * (length - len(row)) + list(row) for row in sequences], device=device)
     if all(len(row) == length for row in sequences):

@@ -157,7 +157,7 @@ def build_step_record(tokenizer: Any, traced_step: TracedStep, strategy: Strateg
 def _build_top_tokens(
     tokenizer: Any, model_probs: VocabProbs, strategy_probs: VocabProbs | None, token_id: int
 ) -> list[dict[str, Any]]:
-    """Return the most likely tokens, the selected one at any rank, and the rest in two groups: kept and dropped."""
+    """Return the tokens that a trace shows: the most likely, the selected one, and the rest as kept and dropped."""
     ids = model_probs.topk(min(NUM_TOP_TOKENS, len(model_probs))).indices.tolist()
     if token_id not in ids:
         ids.append(token_id)

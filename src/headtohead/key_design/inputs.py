@@ -25,7 +25,7 @@ SUM_TOLERANCE = 0.01
 
 
 def build_request_error(name: str, errors: Sequence[str]) -> RequestError:
-    """Return one error that lists everything that is wrong."""
+    """Return one error that lists everything that is wrong with an input."""
     if len(errors) == 1:
         return RequestError(f"{name}: {errors[0]}")
     more = [f"and {len(errors) - MAX_SHOWN_ERRORS} more"] if len(errors) > MAX_SHOWN_ERRORS else []
@@ -184,7 +184,9 @@ def parse_rows(text: str, name: str = "keys") -> list[list[Any]]:
 
 
 def _split_cells(line: str) -> list[str]:
-    """Split at commas or tabs if there are any, so that empty cells are noticed; otherwise at whitespace."""
+    """Split a line of numbers at commas or tabs if it has any, so that empty cells are noticed; otherwise at
+    whitespace.
+    """
     for separator in (",", "\t"):
         if separator in line:
             return [cell.strip() for cell in line.strip(" ").split(separator)]
@@ -222,7 +224,7 @@ def _parse_cell(cell: str) -> float | str:
 
 
 def _is_finite_number(number: Any) -> bool:
-    """Return whether a value is a finite number; strings and booleans are not."""
+    """Return whether an input value is a finite number; strings and booleans are not."""
     if isinstance(number, bool | str | bytes):
         return False
     try:

@@ -14,7 +14,7 @@ from headtohead.key_design.solvers import KeyMatrix, PerKeyVector, Vector
 
 
 def _convert_to_json(value: Any) -> Any:
-    """Convert arrays and tuples to lists, and data classes to dicts."""
+    """Convert the arrays and tuples of a solution to lists, and data classes to dicts."""
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, tuple):

@@ -131,7 +131,7 @@ class CustomModel(nn.Module):
 
 
 def _select_constructor_arguments(module_class: type, available_arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the available arguments that the constructor accepts, under the names it uses."""
+    """Return the available arguments that the constructor of a custom model accepts, under the names it uses."""
     parameters = inspect.signature(module_class.__init__).parameters  # type: ignore[misc]
     arguments = {}
     for argument, value in available_arguments.items():

@@ -55,7 +55,7 @@ def build_all_fast_forms(parts: Sequence[nn.Module]) -> list[Any] | None:
 
 
 def build_linear(weight: Tensor, bias: Tensor | None) -> TensorFunction:
-    """Return x -> x @ weight.T + bias for 2-d x."""
+    """Return the fast form of a linear layer: x -> x @ weight.T + bias for 2-d x."""
     if weight.numel() > MAX_TRANSPOSED_NUMEL or weight.device.type != "cpu":
         return lambda x: F.linear(x, weight, bias)
     transposed = weight.t().contiguous()
@@ -66,7 +66,7 @@ def build_linear(weight: Tensor, bias: Tensor | None) -> TensorFunction:
 
 
 def build_residual_linear(weight: Tensor, bias: Tensor | None) -> ResidualFunction:
-    """Return (x, residual) -> x @ weight.T + bias + residual for 2-d x."""
+    """Return the fast form of a linear layer and its residual: (x, residual) -> x @ weight.T + bias + residual."""
     if bias is None and weight.numel() <= MAX_TRANSPOSED_NUMEL and weight.device.type == "cpu":
         transposed = weight.t().contiguous()
         return lambda x, residual: torch.addmm(residual, x, transposed)

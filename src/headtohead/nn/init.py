@@ -93,7 +93,7 @@ def compute_tensor_hashes(model: nn.Module) -> dict[str, str]:
 
 
 def hash_tensors(tensors: Iterable[Tensor]) -> str:
-    """Return a hash of the values of all tensors."""
+    """Return a hash of the values of all initial tensors."""
     digest = hashlib.sha256()
     for tensor in tensors:
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)

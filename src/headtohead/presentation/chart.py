@@ -122,7 +122,7 @@ def build_score_axis_labels(metric: str) -> str:
 
 
 def choose_log_ticks(low: float, high: float) -> list[float]:
-    """Return at most `MAX_TICKS` round numbers between `low` and `high`, the ends of a logarithmic axis."""
+    """Return at most `MAX_TICKS` round numbers for the logarithmic axis of a chart from `low` to `high`."""
     for digits in LOG_TICK_DIGITS:
         ticks = [digit * 10.0**power for power in range(-1, 12) for digit in digits]
         ticks = [tick for tick in ticks if 0.95 * low <= tick <= 1.05 * high]
@@ -132,7 +132,7 @@ def choose_log_ticks(low: float, high: float) -> list[float]:
 
 
 def build_step_axis(steps: Iterable[int]) -> alt.Axis:
-    """Return an axis of training steps with a tick at every evaluation, or round numbers if there are many."""
+    """Return a chart axis of training steps with a tick at every evaluation, or round numbers if there are many."""
     values = sorted(set(steps))
     if len(values) <= MAX_TICKS:
         return alt.Axis(title="step", grid=False, format=",d", values=values)

@@ -24,7 +24,7 @@ CHART_FORMATS = {"md": "svg", "tex": "pdf"}
 
 
 def check_formats(formats: Sequence[str]) -> None:
-    """Raise `RequestError` if `formats` is empty or contains an unknown format."""
+    """Raise RequestError if the list of output file formats is empty or contains an unknown one."""
     unknown = [name for name in formats if name not in REPORT_FORMATS]
     if unknown or not formats:
         given_formats = ", ".join(map(repr, unknown)) or "none"

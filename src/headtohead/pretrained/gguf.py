@@ -62,7 +62,7 @@ def read_header(path: Path) -> GGUFHeader:
 
 
 def _parse_header(file: BinaryIO) -> GGUFHeader:
-    """Read the architecture and the size of each tensor; skip all other metadata."""
+    """Read the architecture and the size of each tensor from a GGUF header; skip all other metadata."""
     version, tensors, entries = struct.unpack("<IQQ", file.read(20))
     if version not in SUPPORTED_VERSIONS:
         raise _CorruptFileError(f"unsupported version {version}; supported: {', '.join(map(str, SUPPORTED_VERSIONS))}")
@@ -101,7 +101,7 @@ def _check_length(count: int) -> int:
 
 
 def _read_string(file: BinaryIO) -> str:
-    """Read a length-prefixed string of less than 1 MB."""
+    """Read a length-prefixed string of less than 1 MB from a GGUF header."""
     length = _read_length(file)
     raw = file.read(length) if length < 1 << 20 else b""
     if len(raw) < length:
@@ -118,7 +118,7 @@ def _skip_bytes(file: BinaryIO, num_bytes: int) -> None:
 
 
 def _skip_value(file: BinaryIO, value_type: int) -> None:
-    """Skip one metadata value: a string, an array or a scalar."""
+    """Skip one metadata value of a GGUF header: a string, an array or a scalar."""
     if value_type == STRING_TYPE:
         _skip_bytes(file, _read_length(file))
     elif value_type == ARRAY_TYPE:

@@ -172,7 +172,7 @@ def _parse_tensor_extents(header: Any) -> list[tuple[int, int]]:
 
 
 def _read_json_object(path: Path) -> dict[str, Any]:
-    """Read a JSON file that must contain an object."""
+    """Read a JSON file beside pretrained weights, which must contain an object."""
     try:
         value = json.loads(safe_open.read_file(path, follow_link=True))
     except ValueError as error:
@@ -185,7 +185,7 @@ def _read_json_object(path: Path) -> dict[str, Any]:
 
 
 def _check_config(path: Path, config: dict[str, Any]) -> None:
-    """Raise ModelError if fields that are used before loading have the wrong type."""
+    """Raise ModelError if fields of config.json that are used before loading the weights have the wrong type."""
     architectures = config.get("architectures") or []
     if not isinstance(config.get("model_type", ""), str):
         raise ModelError(f"{path}: model_type must be a string, got {config['model_type']!r}")

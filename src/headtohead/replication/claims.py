@@ -147,7 +147,7 @@ def _compare_totals(
 def _list_totals(
     rows: Sequence[MetricsLine | LengthResult], measure: str, expected_count: int
 ) -> list[tuple[float, float]]:
-    """Return (total, count) for each split, or an empty list if a split is missing."""
+    """Return (total, count) of each split that a claim is about, or an empty list if a split is missing."""
     values = [(result.accuracy if measure == "accuracy" else result.loss, result.count) for result in rows]
     totals = [(value * count, float(count)) for value, count in values if value is not None and count is not None]
     return totals if len(totals) == expected_count else []

@@ -32,7 +32,7 @@ def build_forest_plot(verdicts: Sequence[Verdict], metric: str, equivalence_marg
 
 
 def _compute_axis_limits(verdicts: Sequence[Verdict], equivalence_margin: float) -> tuple[float, float]:
-    """Return the limits of the axis. Zero and the equivalence band always lie well inside."""
+    """Return the limits of the effect axis of a forest plot. Zero and the equivalence band always lie well inside."""
     values = [
         value for verdict in verdicts for value in (*verdict.interval, verdict.effect) if _is_plottable(verdict, value)
     ]
@@ -171,7 +171,7 @@ def _draw_wide_labels(data: alt.Chart, y: alt.Y, color: alt.Color, width: int) -
 
 
 def _draw_narrow_labels(data: alt.Chart, y: alt.Y, color: alt.Color) -> list[alt.Chart]:
-    """Return the variant names and labels above each interval."""
+    """Return the variant names and labels above each interval of a narrow forest plot."""
     name = data.mark_text(aria=False, align="left", fontSize=13, fontWeight=600, limit=300, yOffset=-23)
     text = data.mark_text(aria=False, align="left", fontSize=11.5, limit=300, yOffset=-7)
     x = alt.value(0)

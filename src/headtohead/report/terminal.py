@@ -30,7 +30,7 @@ AUDIT_MARKS = {True: "[green]passed[/]", False: "[red]failed[/]", None: "[dim]do
 
 
 def print_plan(experiment: Experiment, plan: Any) -> None:
-    """Print size and estimated cost of each variant and of the whole experiment."""
+    """Print to the terminal the size and estimated cost of each variant and of the whole experiment."""
     columns = make_text_columns("variant")
     columns += make_numeric_columns("parameters", "FLOPs/token", "memory", "steps", "one trial")
     rows = [
@@ -163,7 +163,7 @@ def _print_check_counts(checks: Sequence[Any]) -> None:
 
 
 def print_batch(batch: Any) -> None:
-    """Print the tensors of a batch and one decoded example."""
+    """Print to the terminal the tensors of a batch and one decoded example."""
     rows = [(tensor.name, tensor.dtype, " x ".join(map(str, tensor.shape)), tensor.meaning) for tensor in batch.tensors]
     title = f"First batch (task {batch.task}, seed {batch.seed})"
     _print_text_table(("tensor", "dtype", "shape", "meaning"), rows, title)

@@ -84,7 +84,10 @@ def score_row(child: ChildProcess, input_ids: TokenIds, labels: TokenIds) -> tup
 
 
 def _predict(child: ChildProcess, token_id: int, *, starts_text: bool) -> NDArray[np.float64]:
-    """Return the log-probabilities of the next token, (vocab,); raise ModelError if they are not a distribution."""
+    """Ask the isolated process for the next token; return its log-probabilities, (vocab,).
+
+    Raise ModelError if they are not a distribution.
+    """
     child.request({"token": token_id, "starts_text": starts_text})
     answer = next(child.messages(), None)
     if answer is None:

@@ -254,7 +254,7 @@ def _build_jobs(
 
 
 def _remove_if_empty(folder: Path) -> None:
-    """Remove a folder, unless it contains files."""
+    """Remove the folder of an experiment that could not be started, unless it contains files."""
     try:
         folder.rmdir()
     except OSError:

@@ -273,7 +273,9 @@ def _find_checksummed_file(key_path: str) -> str | None:
 
 
 def find_differences(first: Any, second: Any, key_path: str = "") -> Iterator[str]:
-    """Yield the key path of each difference between two JSON values. Floats may differ in the last digits."""
+    """Verify one JSON value against another: yield the key path of each difference. Floats may differ in the last
+    digits.
+    """
     if isinstance(first, dict) and isinstance(second, dict):
         for key in {**first, **second}:
             if key not in first or key not in second:

@@ -54,7 +54,10 @@ def audit_target(
 
 
 def _parse_options(options: Sequence[str]) -> dict[str, Any]:
-    """Return the options of the form "name=value" as a dict. Values are TOML; anything else is kept as a string."""
+    """Return the options of the audited network, given as "name=value", as a dict.
+
+    Values are TOML; anything else is kept as a string.
+    """
     parsed: dict[str, Any] = {}
     for option in options:
         name, equals, text = option.partition("=")

@@ -103,7 +103,7 @@ def label_points(search: SearchConfig, setting: str, points: Sequence[SearchPoin
 
 
 def format_value(value: Any) -> str:
-    """Format a value briefly, for example: 0.003; alibi + rope; sgd, lr 0.1."""
+    """Format the value of a searched setting briefly, for example: 0.003; alibi + rope; sgd, lr 0.1."""
     if isinstance(value, dict):
         return ", ".join(
             format_value(item) if key == "kind" else f"{key} {format_value(item)}" for key, item in value.items()

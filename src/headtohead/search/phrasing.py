@@ -95,7 +95,7 @@ def _format_interval(metric: str, bounds: Sequence[float], decimals: int) -> str
 
 
 def compute_axis_limits(findings: Findings) -> tuple[float, float]:
-    """Return the lowest and highest value that charts show; outliers do not stretch the axis."""
+    """Return the lowest and highest score that search charts show; outliers do not stretch the axis."""
     search = findings.search
     assert search is not None
     means = [point.mean for point in search.points if point.mean is not None]

@@ -73,7 +73,7 @@ def compute_rouge(
 
 
 def format_signature(*, use_stemmer: bool = True, reference_aggregation: ReferenceAggregation = "best") -> str:
-    """Return the settings that scores depend on, in one line."""
+    """Return the settings that ROUGE scores depend on, in one line."""
     version = metadata.version("rouge-score")
     settings = (
         "f-measure",

@@ -93,7 +93,7 @@ def save_weights(path: Path, model: nn.Module) -> str:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file; raise RunFolderError if it is missing or corrupted."""
+    """Read the weights of a checkpoint or model; raise RunFolderError if the file is missing or corrupted."""
     if not path.exists():
         raise RunFolderError(f"{path} not found: the run may not have finished")
     try:

@@ -49,7 +49,7 @@ def create_adam(
 
 
 def _check_hyperparameters(param_groups: list[ParamGroup], betas: tuple[float, float], eps: float) -> None:
-    """Raise RequestError for values that torch.optim rejects."""
+    """Raise RequestError for hyperparameters of Adam that torch.optim rejects."""
     values = [("eps", eps)]
     for group in param_groups:
         values += [("lr", group["lr"]), ("weight_decay", group["weight_decay"])]

@@ -322,9 +322,9 @@ class Trainer:
 
 
 def is_diverged(first_loss: float, loss: float) -> bool:
-    """Return whether the loss is several times the first one and several nats above it.
+    """Return whether training diverged: the loss is several times the first one and several nats above it.
 
-    The factor alone would accuse a model that starts near 0, such as a fine-tuned one: 0.01 may rise to 0.1.
+    The factor alone would flag a model that starts near 0, such as a fine-tuned one: 0.01 may rise to 0.1.
     """
     return loss > max(DIVERGENCE_FACTOR * first_loss, DIVERGENCE_NATS + first_loss)
 

@@ -100,7 +100,7 @@ def measure_costs_at_lengths(
 
 
 def _measure_saved_activation_bytes(model: Transformer, ids: Tensor) -> int:
-    """Return the bytes of all storages saved for the backward pass, without the weights."""
+    """Return the activation bytes saved for the backward pass at one input length, without the weights."""
     bytes_by_address: dict[int, int] = {}
 
     def record(tensor: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ def _measure_saved_activation_bytes(model: Transformer, ids: Tensor) -> int:
 
 
 def _time_forward_backward(model: Transformer, ids: Tensor) -> float:
-    """Return the seconds of one forward and backward pass through the layers."""
+    """Return the seconds of one forward and backward pass through the layers at one input length."""
     started = time.perf_counter()
     hidden_states, _ = model.compute_hidden_states(ids)
     hidden_states.sum().backward()

@@ -71,6 +71,7 @@ def bootstrap_paired_difference(
 def _compute_resampled_means(
     values: Float[np.ndarray, " documents"], num_resamples: int, seed: int
 ) -> Float[np.ndarray, " draws"]:
+    """Return the mean of each bootstrap resample of the documents."""
     generator = np.random.default_rng(seed)
     means = [
         values[

@@ -154,6 +154,7 @@ def remove_judgements(verdicts: Sequence[Verdict], occasion: str = "in a quick l
 
 
 def _check_score_range(variant_name: str, scores: Scores, metric: Metric) -> None:
+    """Raise ScoresError if compared accuracies are not between 0 and 1."""
     if metric.name == "accuracy" and not ((scores.values >= 0) & (scores.values <= scores.weights)).all():
         worst = scores.values.flat[int(np.argmax(np.abs(scores.values - scores.weights / 2)))]
         raise ScoresError(
@@ -343,6 +344,7 @@ def _judge(verdict: Verdict, pairs: PairedScores, settings: _ComparisonSettings)
 
 
 def _estimate_components(pairs: PairedScores, metric: Metric) -> VarianceComponents:
+    """Return the variance components of the difference between two variants over seeds and documents."""
     first, second = pairs.totals
     weights = pairs.sum_by_document(pairs.weights)[None]
     if not pairs.is_paired:
@@ -381,7 +383,7 @@ def _consider_lost_runs(
 
 
 def _find_dominant_noise_source(components: VarianceComponents) -> NoiseSource:
-    """Return the larger source of variance."""
+    """Return the larger source of variance in a comparison: seeds or documents."""
     seeds, documents = float(components.seed_variance[0]), float(components.document_variance[0])
     if components.num_documents == 1 or seeds + documents == 0:
         return "unknown"

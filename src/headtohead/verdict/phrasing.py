@@ -282,7 +282,7 @@ def _format_number(metric: Metric, magnitude: float, decimals: int) -> str:
 
 
 def _format_with_unit(metric: Metric, magnitude: float, decimals: int | None = None) -> str:
-    """Return a magnitude with its unit; all significant digits if `decimals` is None."""
+    """Return a magnitude with its unit, for a sentence; all significant digits if `decimals` is None."""
     if decimals is None:
         number = f"{round(magnitude * (100 if _is_shown_as_percentage(metric) else 1), 9):g}"
     else:

@@ -55,7 +55,7 @@ def read_output(text: str, name: str, pattern: str | None = None) -> list[Metric
 
 
 def parse_number(value: object) -> float | None:
-    """Return a number, or None for anything else."""
+    """Return the value of a metric as a number, or None for anything else."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
     try:
@@ -65,7 +65,7 @@ def parse_number(value: object) -> float | None:
 
 
 def flatten(value: object, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the leaves of a JSON value with dotted names."""
+    """Yield the leaves of a JSON value with dotted metric names."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from flatten(item, f"{prefix}.{key}" if prefix else str(key))

@@ -140,7 +140,7 @@ def select_numbers(values: Mapping[str, object]) -> dict[str, SupportsFloat]:
 
 
 def _to_bytes(array: ArrayLike) -> bytes:
-    """Return the values of a tensor or array as bytes, with its shape."""
+    """Return the values of a recorded tensor or array as bytes, with its shape."""
     import numpy as np
 
     if hasattr(array, "detach"):

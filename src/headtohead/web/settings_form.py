@@ -68,7 +68,7 @@ class TrainingRequest:
 
 
 def list_recipes(experiment_files_folder: Path) -> dict[str, JsonDict]:
-    """Return topic, question, task and variants of every recipe and experiment file, by name."""
+    """Return topic, question, task and variants of every recipe and experiment file that the form offers, by name."""
     recipes: dict[str, JsonDict] = {
         summary.name: asdict(summary) | {"seconds": summary.seconds} for summary in list_recipe_summaries()
     }

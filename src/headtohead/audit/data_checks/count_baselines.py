@@ -179,7 +179,7 @@ def score_count_models(encoded_splits: Mapping[str, EncodedSplit], vocab_size: i
 
 
 def _sample_token_pairs(encoded: EncodedSplit) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return tokens and the tokens that follow them in the same row, of all or of evenly spaced chunks."""
+    """Return tokens and their successors in the same row, to count bigrams, of all or of evenly spaced chunks."""
     num_tokens = encoded.tokens.numel()
     is_long = num_tokens > MAX_COUNTED_TOKENS
     length = MAX_COUNTED_TOKENS // NUM_CHUNKS if is_long else num_tokens

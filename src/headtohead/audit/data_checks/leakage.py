@@ -205,7 +205,7 @@ def _describe_lookup(corpus: Corpus, split: Split, source_name: str, overlap: Te
 
 
 def _describe_overlap(overlap: TextOverlap, num_seen: int, noun: str, split_name: str, source_name: str) -> str:
-    """Return how many rows occur in the other split, and the share of copied words."""
+    """Return how many rows leak: how many occur in the other split, and the share of copied words."""
     num_verbatim, num_copies = int(overlap.is_verbatim.sum()), int(overlap.is_copy.sum())
     num_near, total = int(overlap.is_near_copy.sum()), len(overlap.is_copy)
     words = f"{overlap.copied_words:.1%} of the words are copied"
@@ -223,7 +223,7 @@ def _describe_overlap(overlap: TextOverlap, num_seen: int, noun: str, split_name
 
 
 def _interpret_overlap(overlap: float, noun: str) -> str:
-    """Return what the fraction of held-out rows that occur in train means for scores."""
+    """Return what the fraction of leaked held-out rows means for scores."""
     advice = f"use the scores on unseen {noun}"
     if overlap > 0.5:
         return f"Scores on all {noun} mostly measure memorization; {advice}."
@@ -273,7 +273,7 @@ def audit_label_conflicts(corpus: Corpus) -> CheckResult:
 
 
 def _collect_labels(split: Split) -> dict[str, set[int]]:
-    """Return the labels of each normalized text of a split."""
+    """Return the labels of each normalized text of a split, to find conflicting labels."""
     labels_by_text: dict[str, set[int]] = {}
     assert split.labels is not None, "a classifier's split has labels"
     for row, label in zip(split.rows, split.labels, strict=True):

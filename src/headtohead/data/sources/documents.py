@@ -72,7 +72,7 @@ def read_documents(path: Path) -> list[Document]:
 
 
 def _find_entry_errors(entry: Any) -> Iterator[tuple[str, str | None]]:
-    """Yield each error of an entry with the key that was probably meant."""
+    """Yield each error in the entry of a document, with the key that was probably meant."""
     if not isinstance(entry, dict):
         yield f"is a {type(entry).__name__}; expected an object with document and summary", None
         return

@@ -61,7 +61,7 @@ def read_text(path: Path) -> str:
 
 
 def _find_invalid_utf8(raw: bytes) -> list[ValidationIssue]:
-    """Return an issue for each run of invalid bytes."""
+    """Return an issue for each run of invalid bytes in a file that is read as UTF-8."""
     issues = []
     offset, line_number, previous_end = 0, 1, 0
     text = raw.decode("utf-8", "surrogateescape")

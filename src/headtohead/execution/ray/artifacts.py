@@ -40,7 +40,7 @@ class Artifact:
 
 
 def compute_digest(path: Path) -> str:
-    """Return a digest of file names and contents; the location and modification times do not affect it."""
+    """Return the digest of an artifact: its file names and contents, not its location or modification times."""
     files = (
         sorted(child for child in path.rglob("*") if child.is_file() and _is_included(child))
         if path.is_dir()
@@ -153,7 +153,7 @@ def restore_original_paths(folder: Path, original_paths: dict[str, str]) -> None
 
 
 def _rewrite_json(path: Path, text: str) -> None:
-    """Write new content to a JSON file, with a checksum if it had one."""
+    """Write new content to a JSON file of an unpacked artifact, with a checksum if it had one."""
     content = json.loads(text)
     write_json(
         path,
@@ -163,7 +163,7 @@ def _rewrite_json(path: Path, text: str) -> None:
 
 
 def _build_archive(add_entries: Callable[[tarfile.TarFile], object]) -> bytes:
-    """Return an uncompressed tar archive with the entries that `add_entries` adds."""
+    """Return an artifact as an uncompressed tar archive with the entries that `add_entries` adds."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         add_entries(tar)

@@ -140,7 +140,7 @@ class RayCluster:
 
 
 def list_required_paths(trial: experiment.Trial) -> list[Path]:
-    """Return the files and folders of this machine that a trial names."""
+    """Return the files and folders of this machine that a trial refers to, and that Ray has to upload."""
     source = trial.data.source
     names = [*((source,) if isinstance(source, str) else source), *trial.plugins]
     names += [str(value) for key, value in trial.data.tokenizer.options.items() if key in ("path", "model")]

@@ -116,7 +116,7 @@ def _read_settings(run_folder: Path) -> dict[str, Any]:
 
 
 def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested tables to dotted names."""
+    """Flatten the nested settings of a trial to dotted names, as trackers show them."""
     flattened: dict[str, Any] = {}
     for name, value in table.items():
         if isinstance(value, dict):

@@ -115,7 +115,7 @@ def write_record(path: Path, record: Record, *, fsync: bool = False, with_checks
 
 
 def _format_validation_error(error: ValidationError) -> str:
-    """Return the location and message of the first error, and the number of others."""
+    """Return location and message of the first violation of a schema, and the number of others."""
     first_error = error.errors(include_url=False)[0]
     message = first_error["msg"]
     location = ".".join(map(str, first_error["loc"])) or "the file"

@@ -338,7 +338,7 @@ def _build_weights_panel(
 
 
 def _choose_bar_indices(result: ResultDict) -> list[int]:
-    """Return the keys that get their own bar: all, or those with the largest weights."""
+    """Return the keys that get their own bar in the picture: all, or those with the largest weights."""
     count = len(result["weights"])
     if count <= MAX_BARS + 1:
         return list(range(count))

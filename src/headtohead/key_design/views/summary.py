@@ -22,7 +22,7 @@ def format_outcome(result: ResultDict) -> str:
 
 
 def format_alt_text(result: ResultDict) -> str:
-    """Return the alternative text of the chart."""
+    """Summarize a solution as the alternative text of its chart."""
     if result["kind"] == "identity":
         weights = [f"row {index}: {row[index]:.4g} on its own key" for index, row in enumerate(result["weights"])]
     else:

@@ -98,7 +98,7 @@ def build_rich_table(
 
 
 def _exceeds_width(console: Console, rich_table: RichTable) -> bool:
-    """Return True if the table is too wide even with text columns wrapped at words."""
+    """Return whether a table is too wide for the terminal even with text columns wrapped at words."""
     options = console.options.update_width(UNLIMITED_WIDTH)
     for column in rich_table.columns:
         column.no_wrap = column.justify == "right"

@@ -89,7 +89,7 @@ def _group_by_step(curves: Curves, variant: str, split: str) -> ScoresByStep:
 
 
 def _group_pairs_by_step(pairs_by_seed: Mapping[str, Iterable[tuple[int, float | None]]]) -> ScoresByStep:
-    """Return finite values as {step: {seed: value}}."""
+    """Return the finite values of a learning curve as {step: {seed: value}}."""
     values: ScoresByStep = {}
     for seed, pairs in pairs_by_seed.items():
         for step, value in pairs:

@@ -72,7 +72,7 @@ def build_changed_settings_table(findings: Findings) -> Table:
 
 
 def build_cost_table(findings: Findings) -> Table:
-    """Return the costs of the baseline and of each variant, with the ratio to the baseline."""
+    """Return parameters, time and memory of the baseline and of each paired variant, with the ratio to the baseline."""
     columns = make_text_columns("variant")
     pairs = list(findings.pairing.items())
     keys = [key for key in COST_FORMATTERS if any(getattr(pair, key) for _, pair in pairs)]

@@ -308,7 +308,7 @@ class ExperimentReader:
 
 
 def _get_stat(path: Path) -> tuple[int, int]:
-    """Return modification time in nanoseconds and size of a file; zeros if there is none."""
+    """Return modification time in nanoseconds and size of a file of an experiment; zeros if there is none."""
     try:
         stat = path.stat()
     except OSError:

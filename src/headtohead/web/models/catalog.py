@@ -165,7 +165,7 @@ def _derive_model_title(location: str) -> str:
 
 
 def _list_subfolder_names(folder: Path) -> list[str]:
-    """Return the names of subfolders, without hidden ones and links."""
+    """Return the names of subfolders that may hold models, without hidden ones and links."""
     try:
         with os.scandir(folder) as entries:
             folders = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]

@@ -22,7 +22,7 @@ api_router = APIRouter(prefix="/api", tags=["models"], responses=common.response
 
 
 def validate_unicode(text: str) -> str:
-    """Reject lone surrogates, which no tokenizer accepts."""
+    """Reject lone surrogates in the text of an attention request, which no tokenizer accepts."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -69,7 +69,7 @@ def list_models(context: AppContextDep) -> list[dict[str, Any]]:
 
 
 def describe_model(entry: CatalogEntry) -> dict[str, Any]:
-    """Return the public fields of a catalog entry."""
+    """Return the public fields of a catalog entry for the attention page."""
     return {
         "key": entry.key,
         "name": entry.name,
