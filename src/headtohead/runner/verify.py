@@ -300,7 +300,7 @@ def check_reports(
         if render_report and (folder / name).is_file():
             on_progress(name)
             find_mismatch = partial(_compare_report, folder, name, report_format, render_report)
-            yield run_check(name, "made again from the figures", find_mismatch)
+            yield run_check(name, "rendered again from the findings", find_mismatch)
 
 
 def _compare_report(folder: Path, name: str, report_format: str, render_report: RenderReport) -> str:
