@@ -52,7 +52,7 @@ def main() -> None:
                 seconds[name].append(time.perf_counter() - began)
                 scores.append(figures(experiment, folder))
                 print(f"{name}: {seconds[name][-1]:.1f} s", flush=True)
-        assert all(one == scores[0] for one in scores), "a cluster must give the numbers of local workers"
+        assert all(run_scores == scores[0] for run_scores in scores), "a cluster must give the numbers of local workers"
         trials = asked.seeds * len(experiment.names)
         best = {name: min(values) for name, values in seconds.items()}
         print(f"{trials} trials of {asked.steps} steps, best of {asked.rounds}, all figures equal")

@@ -54,9 +54,9 @@ def main() -> int:
         names = arguments.targets or list(FUZZ_TARGETS)
         seeds = _prepare(names, arguments.out)
     os.nice(arguments.nice)
-    found = [_fuzz(name, seeds[name], 60 * arguments.minutes / len(names), arguments.out) for name in names]
-    minutes, executions = sum(row["seconds"] for row in found) / 60, sum(row["executions"] for row in found)
-    faults = sum(row["faults"] for row in found)
+    reports = [_fuzz(name, seeds[name], 60 * arguments.minutes / len(names), arguments.out) for name in names]
+    minutes, executions = sum(row["seconds"] for row in reports) / 60, sum(row["executions"] for row in reports)
+    faults = sum(row["faults"] for row in reports)
     print(f"{len(names)} fuzz targets, {minutes:.1f} minutes, {executions:,} inputs, {faults} kinds of faults")
     return 1 if faults else 0
 
@@ -164,7 +164,7 @@ def _child(name: str, seconds: float, out: Path) -> None:
 
 def _keep(faults: Path, data: bytes, error: BaseException, name: str) -> None:
     """The smallest input of each kind, by what was raised and where in the package."""
-    frames = [one for one in traceback.extract_tb(error.__traceback__) if "headtohead" in one.filename]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "headtohead" in frame.filename]
     where = f"{Path(frames[-1].filename).name}-{frames[-1].lineno}" if frames else "outside"
     path = faults / f"{type(error).__name__}-{where}.input"
     if path.is_file() and path.stat().st_size <= len(data):

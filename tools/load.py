@@ -57,7 +57,7 @@ class Client:
 
     async def watch(self, port: int, name: str, over: asyncio.Event) -> None:
         try:
-            for path in (f"/experiments/{name}", *(f"/static/{one}" for one in STATIC)):
+            for path in (f"/experiments/{name}", *(f"/static/{file_name}" for file_name in STATIC)):
                 await self._load(port, path)
             await self._listen(port, name, over)
         except (OSError, asyncio.IncompleteReadError, ValueError) as error:
@@ -114,14 +114,14 @@ async def watch(port: int, name: str, count: int) -> list[Client]:
 
     threading.Thread(target=listen, daemon=True).start()
     clients = [Client() for _ in range(count)]
-    await asyncio.gather(*(one.watch(port, name, over) for one in clients))
+    await asyncio.gather(*(client.watch(port, name, over) for client in clients))
     return clients
 
 
 def run_clients(port: int, name: str, count: int) -> None:
     os.nice(19)
     clients = asyncio.run(watch(port, name, count))
-    rows = [{"bytes": one.bytes, "events": one.events, "errors": one.errors} for one in clients]
+    rows = [{"bytes": client.bytes, "events": client.events, "errors": client.errors} for client in clients]
     print(json.dumps({"clients": rows, "processor_seconds": time.process_time()}))
 
 
@@ -143,7 +143,7 @@ class Server:
         """Return CPU seconds of the server and its children, including exited ones."""
         me = psutil.Process(self.process.pid)
         ended = me.cpu_times().children_user + me.cpu_times().children_system
-        return ended + sum(_processor_seconds(one) for one in (me, *me.children(recursive=True)))
+        return ended + sum(_processor_seconds(process) for process in (me, *me.children(recursive=True)))
 
     def memory(self) -> dict[str, float]:
         """Return resident memory in MB of the server and of its children."""
@@ -220,12 +220,12 @@ def train(server: Server, runs: Path, name: str, options: argparse.Namespace, *,
         raise SystemExit(f"the training failed:\n{log_path.read_text(errors='replace')[-2000:]}")
     if clients is not None:
         out, _ = clients.communicate("", timeout=120)
-        found = json.loads(out)
-        turn.clients, turn.clients_processor = found["clients"], found["processor_seconds"]
+        report = json.loads(out)
+        turn.clients, turn.clients_processor = report["clients"], report["processor_seconds"]
     turn.memory.append({"at": round(time.monotonic() - began, 1), **server.memory()})
     turn.server_processor = server.processor_seconds() - used
     results = [json.loads(path.read_text()) for path in (runs / name).glob("*/seed-*/result.json")]
-    turn.seconds_per_step = max(one["trained"]["seconds_per_step"] for one in results)
+    turn.seconds_per_step = max(result["trained"]["seconds_per_step"] for result in results)
     return turn
 
 
@@ -238,7 +238,7 @@ def _of_children() -> float:
 def _run(folder: Path, options: argparse.Namespace) -> list[str]:
     settings = (f"training.steps={options.steps}", f"training.eval_every={max(1, options.steps // 12)}")
     command = [sys.executable, "-m", "headtohead.cli", "run", "speeches-decoder", "--seeds", "1", "--workers", "2"]
-    return [*command, "--out", str(folder), *(word for one in settings for word in ("--set", one))]
+    return [*command, "--out", str(folder), *(word for setting in settings for word in ("--set", setting))]
 
 
 def _clients(port: int, name: str, count: int) -> subprocess.Popen[str]:
@@ -251,14 +251,14 @@ def _clients(port: int, name: str, count: int) -> subprocess.Popen[str]:
 
 def summarize(turns: list[Turn], complaints: str, options: argparse.Namespace) -> dict[str, Any]:
     """Return all measurements and whether they meet the limits."""
-    alone, watched = ([one for one in turns if one.watched is side] for side in (False, True))
+    alone, watched = ([turn for turn in turns if turn.watched is side] for side in (False, True))
     ratios = {
-        what: min(getattr(one, what) for one in watched) / min(getattr(one, what) for one in alone)
-        for what in ("seconds_per_step", "seconds")
+        name: min(getattr(turn, name) for turn in watched) / min(getattr(turn, name) for turn in alone)
+        for name in ("seconds_per_step", "seconds")
     }
     early, late = watched[0].memory[len(watched[0].memory) // 2], watched[-1].memory[-1]
     growth = late["server"] - early["server"]
-    spread = max(one.seconds_per_step for one in alone) / min(one.seconds_per_step for one in alone)
+    spread = max(turn.seconds_per_step for turn in alone) / min(turn.seconds_per_step for turn in alone)
     errors = [error for turn in watched for error in turn.errors] + ([complaints] if complaints else [])
     return {
         "options": {key: str(value) if isinstance(value, Path) else value for key, value in vars(options).items()},
@@ -273,13 +273,13 @@ def summarize(turns: list[Turn], complaints: str, options: argparse.Namespace) -
             f"low noise: at least two unwatched trainings within {QUIET - 1:.0%}": len(alone) > 1 and spread <= QUIET,
             f"at most {WANTED - 1:.0%} slower": ratios["seconds_per_step"] <= WANTED,
         },
-        "turns": [asdict(one) for one in turns],
+        "turns": [asdict(turn) for turn in turns],
     }
 
 
 def show_turn(turn: Turn) -> None:
-    events = [one["events"] for one in turn.clients] or [0]
-    sent = [one["bytes"] / 1e3 for one in turn.clients] or [0.0]
+    events = [client["events"] for client in turn.clients] or [0]
+    sent = [client["bytes"] / 1e3 for client in turn.clients] or [0.0]
     last = turn.memory[-1]
     print(
         f"{'watched' if turn.watched else 'alone':8} {turn.seconds:8.1f} {1000 * turn.seconds_per_step:10.2f} "
@@ -307,26 +307,26 @@ def main() -> None:
     if options.watch:
         run_clients(int(options.watch[0]), options.watch[1], int(options.watch[2]))
         return
-    with tempfile.TemporaryDirectory() as place:
-        found = measure(Path(place), options)
-    ratios = found["ratios"]
+    with tempfile.TemporaryDirectory() as folder:
+        report = measure(Path(folder), options)
+    ratios = report["ratios"]
     print(
         f"\nwatched / alone, best of {options.rounds}: {ratios['seconds_per_step']:.3f} per step, "
-        f"{ratios['seconds']:.3f} for the whole command\nserver: {found['growth']:+.1f} MB "
+        f"{ratios['seconds']:.3f} for the whole command\nserver: {report['growth']:+.1f} MB "
         "from the middle of the first watched training to the end of the last\n"
-        f"trainings alone differ by {found['spread'] - 1:.0%}"
+        f"trainings alone differ by {report['spread'] - 1:.0%}"
     )
-    print(*(f"{'yes' if fine else 'NO '}  {what}" for what, fine in found["fine"].items()), sep="\n")
-    print(*(f"     {words}" for words in found["errors"][:10]), sep="\n")
+    print(*(f"{'yes' if fine else 'NO '}  {name}" for name, fine in report["fine"].items()), sep="\n")
+    print(*(f"     {words}" for words in report["errors"][:10]), sep="\n")
     if options.out:
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
-    sys.exit(not all(found["fine"].values()))
+        options.out.write_text(json.dumps(report, indent=1) + "\n")
+    sys.exit(not all(report["fine"].values()))
 
 
-def measure(place: Path, options: argparse.Namespace) -> dict[str, Any]:
-    runs = place / "runs"
+def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    runs = folder / "runs"
     runs.mkdir()
-    server = Server(runs, place / "server.log")
+    server = Server(runs, folder / "server.log")
     turns = []
     print(
         f"{options.clients} clients in one process with nice 19; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"

@@ -83,8 +83,8 @@ def main() -> None:
     torch.set_num_threads(1)
     named, accused = (set(PLANTED), set[str]()) if is_check else (audit_planted(), audit_honest())
     text = PAGE.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    table = f"{before}{BEGIN}\n{render_table(named, accused)}{END}{rest.split(END)[1]}"
+    before, after = text.split(BEGIN)
+    table = f"{before}{BEGIN}\n{render_table(named, accused)}{END}{after.split(END)[1]}"
     if is_check:
         if table != text:
             raise SystemExit("docs/audits.md is out of date: run python tools/planted.py")

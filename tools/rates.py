@@ -45,18 +45,18 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1, help="for each rate")
     parser.add_argument("--out", type=Path, default=Path("runs/rates"))
     parser.add_argument("--workers", type=int, default=default_num_workers())
-    given = parser.parse_args()
-    experiment = loading.load_experiment("optimizers", data_source=given.data)
+    arguments = parser.parse_args()
+    experiment = loading.load_experiment("optimizers", data_source=arguments.data)
     jobs = []
-    for name in [one if one.endswith("-own") else f"{one}-own" for one in given.only]:
+    for name in [score if score.endswith("-own") else f"{score}-own" for score in arguments.only]:
         settings, grid = GRIDS[name]
-        for rate in given.rates or grid:
-            for seed in range(SEED, SEED + given.seeds):
+        for rate in arguments.rates or grid:
+            for seed in range(SEED, SEED + arguments.seeds):
                 trial = _trial(experiment, {**settings, "lr": rate}, seed)
-                folder = given.out / name / f"{rate:g}" / f"seed-{seed}"
+                folder = arguments.out / name / f"{rate:g}" / f"seed-{seed}"
                 jobs.append(Job(trial, folder, "kept" if (folder / "result.json").is_file() else "waiting"))
-    given.out.mkdir(parents=True, exist_ok=True)
-    run_jobs(jobs, pool=build_local_pool(given.workers), log_path=given.out / "workers.log")
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    run_jobs(jobs, pool=build_local_pool(arguments.workers), log_path=arguments.out / "workers.log")
     _show(jobs)
 
 
@@ -69,7 +69,7 @@ def _trial(experiment: config_experiment.Experiment, optimizer: dict[str, Any], 
 
 def _show(jobs: list[Job]) -> None:
     best: dict[str, tuple[float, str]] = {}
-    by_rate = {job.folder.parent: [one for one in jobs if one.folder.parent == job.folder.parent] for job in jobs}
+    by_rate = {job.folder.parent: [score for score in jobs if score.folder.parent == job.folder.parent] for job in jobs}
     for folder, several in by_rate.items():
         name = folder.parent.name
         for job in several:
@@ -79,9 +79,9 @@ def _show(jobs: list[Job]) -> None:
         if len(done) < len(several):
             continue
         scores = [read_json(job.folder / "result.json")["scores"]["validation"] for job in done]
-        loss, accuracy = (mean(one[key] for one in scores) for key in ("loss", "accuracy"))
-        each = ", ".join(f"{one['loss']:.4f}" for one in scores)
-        print(f"{name:14} {folder.name:>8}  loss {loss:.4f}  accuracy {accuracy:.2%}  (losses {each})")
+        loss, accuracy = (mean(score[key] for score in scores) for key in ("loss", "accuracy"))
+        losses = ", ".join(f"{score['loss']:.4f}" for score in scores)
+        print(f"{name:14} {folder.name:>8}  loss {loss:.4f}  accuracy {accuracy:.2%}  (losses {losses})")
         best[name] = min(best.get(name, (float("inf"), "")), (loss, str(done[0].trial.training.optimizer)))
     for name, (loss, optimizer) in best.items():
         print(f"best: {name:14} {optimizer}  (validation loss {loss:.4f})")

@@ -130,10 +130,10 @@ def take(runs: Path) -> None:
         experiment = opened.experiment.model_copy(update=replaced)
         opened.__dict__["metadata"] = opened.metadata.model_copy(update={"experiment": experiment})
         findings = compute.compute_findings(opened)
-        kept = KEPT_SECTIONS | ({"search"} if findings.search else set())
+        sections = KEPT_SECTIONS | ({"search"} if findings.search else set())
         if findings.teacher:
-            kept |= {"teacher", "summarization", "pairing", "primary_scores"}
-        figures = _remove_local_details(findings).model_dump(mode="json", include=kept)
+            sections |= {"teacher", "summarization", "pairing", "primary_scores"}
+        figures = _remove_local_details(findings).model_dump(mode="json", include=sections)
         FIGURES.mkdir(exist_ok=True)
         (FIGURES / f"{name}.json").write_text(json.dumps(_rounded(figures), indent=1, ensure_ascii=False) + "\n")
 
@@ -169,8 +169,8 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, dict):
-        return {key: _rounded(one) for key, one in value.items()}
-    return [_rounded(one) for one in value] if isinstance(value, list) else value
+        return {key: _rounded(item) for key, item in value.items()}
+    return [_rounded(item) for item in value] if isinstance(value, list) else value
 
 
 def build_pages() -> dict[Path, str]:
@@ -259,12 +259,12 @@ def _read_figures(name: str, experiment: Experiment) -> Findings | None:
     return read_record(path, Findings).model_copy(update={"experiment": experiment})
 
 
-def _build_claims_table(findings: dict[str, Findings | None]) -> str:
+def _build_claims_table(findings_by_recipe: dict[str, Findings | None]) -> str:
     """Return all published conclusions with the verdicts on them."""
     rows = ["| course report on | conclusion | here | change | recipe |", "|---|---|---|---|---|"]
-    for name, found in findings.items():
-        for claim in found.claims if found else ():
-            metric = findings_view.get_metric(found)
+    for name, findings in findings_by_recipe.items():
+        for claim in findings.claims if findings else ():
+            metric = findings_view.get_metric(findings)
             places = number_format.choose_decimals(metric, claim.interval)
             change = number_format.format_effect(metric, claim.effect, places)
             ends = number_format.format_effect_interval(metric, claim.interval, places)
@@ -275,7 +275,7 @@ def _build_claims_table(findings: dict[str, Findings | None]) -> str:
     return "\n".join([*rows, ""])
 
 
-def _build_recipe_page(name: str, experiment: Experiment, found: Findings | None, seconds: float) -> str:
+def _build_recipe_page(name: str, experiment: Experiment, findings: Findings | None, seconds: float) -> str:
     lines = [
         f"# {name}",
         "",
@@ -288,7 +288,7 @@ def _build_recipe_page(name: str, experiment: Experiment, found: Findings | None
         "```",
         "",
     ]
-    lines += _build_summary_table(experiment, found, seconds)
+    lines += _build_summary_table(experiment, findings, seconds)
     lines += ["## Variants", "", "| variant | changes |", "|---|---|"]
     for variant, settings in experiment.variants.items():
         changes = ", ".join(f"`{key} = {format_value(value)}`" for key, value in _flatten(settings))
@@ -296,31 +296,31 @@ def _build_recipe_page(name: str, experiment: Experiment, found: Findings | None
     lines.append("")
     if experiment.conclusions:
         lines += ["## Conclusions", "", experiment.conclusions.strip(), ""]
-    if found is None or found.corpus is None:
+    if findings is None or findings.corpus is None:
         return "\n".join([*lines, "No full run on the original data yet.", ""])
     lines += ["## Results", ""]
-    if found.verdicts:
+    if findings.verdicts:
         lines += [f"![Effect of each variant with its interval](../pictures/recipes/{name}.svg)", ""]
-    lines += [f"- {card.summary}" for card in distillation_tables.build_headline_verdicts(found)]
-    lines += [f"- {verdict.summary}" for verdict in found.verdicts] + ["", *_results(found), ""]
-    if found.search:
-        lines += [" ".join(phrasing.describe_search(found)), ""]
-    for made in (
-        search_tables.build_search_points_table(found),
-        comparisons.build_comparison_table(found),
-        *distillation_tables.build_tables(found),
-        published.build_published_table(found),
-        scaling.build_context_length_table(found),
-        scaling.build_context_cost_table(found),
-        audits.build_simple_baselines_table(found),
-        audits.build_attribution_table(found),
+    lines += [f"- {card.summary}" for card in distillation_tables.build_headline_verdicts(findings)]
+    lines += [f"- {verdict.summary}" for verdict in findings.verdicts] + ["", *_results(findings), ""]
+    if findings.search:
+        lines += [" ".join(phrasing.describe_search(findings)), ""]
+    for table in (
+        search_tables.build_search_points_table(findings),
+        comparisons.build_comparison_table(findings),
+        *distillation_tables.build_tables(findings),
+        published.build_published_table(findings),
+        scaling.build_context_length_table(findings),
+        scaling.build_context_cost_table(findings),
+        audits.build_simple_baselines_table(findings),
+        audits.build_attribution_table(findings),
     ):
-        if made.rows:
-            lines += [f"### {made.title}", "", made.caption, "", *_markdown(made), ""]
+        if table.rows:
+            lines += [f"### {table.title}", "", table.caption, "", *_markdown(table), ""]
     return "\n".join(lines)
 
 
-def _build_summary_table(experiment: Experiment, found: Findings | None, seconds: float) -> list[str]:
+def _build_summary_table(experiment: Experiment, findings: Findings | None, seconds: float) -> list[str]:
     rows = {
         "varied": experiment.varies,
         "task": f"[{experiment.task}](../how-to/tasks.md)",
@@ -328,9 +328,9 @@ def _build_summary_table(experiment: Experiment, found: Findings | None, seconds
         "seeds": str(experiment.seeds),
         "CPU time": _format_minutes(seconds),
     }
-    if found is not None and found.corpus is not None:
-        seeds = max(len(pairs) for by_split in found.scores.values() for pairs in by_split.values())
-        origin = re.sub(r"^folder (\S+)$", r"the data of the course report (folder \1)", found.corpus.origin)
+    if findings is not None and findings.corpus is not None:
+        seeds = max(len(pairs) for by_split in findings.scores.values() for pairs in by_split.values())
+        origin = re.sub(r"^folder (\S+)$", r"the data of the course report (folder \1)", findings.corpus.origin)
         rows["results below"] = f"{origin}; {seeds} seeds"
     return ["| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in rows.items()), ""]
 
@@ -344,18 +344,18 @@ def _flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[st
             yield f"{prefix}{key}", value
 
 
-def _results(found: Findings) -> list[str]:
-    metric = findings_view.get_metric(found)
-    splits = list(next(iter(found.scores.values())))
+def _results(findings: Findings) -> list[str]:
+    metric = findings_view.get_metric(findings)
+    splits = list(next(iter(findings.scores.values())))
     lines = [f"| {metric} | {' | '.join(splits)} |", "|---|" + "---:|" * len(splits)]
-    for variant, by_split in found.scores.items():
+    for variant, by_split in findings.scores.items():
         cells = []
         for split in splits:
             values = [value for _, value in by_split.get(split, [])]
             spread = statistics.stdev(values) if len(values) > 1 else None
             cells.append(_mean(metric, values, spread))
         lines.append(f"| {variant} | {' | '.join(cells)} |")
-    if unknown := findings_view.get_unknown_token_rates(found):
+    if unknown := findings_view.get_unknown_token_rates(findings):
         lines.append(
             f"| unknown words | {' | '.join(number_format.format_percentage(unknown.get(split)) for split in splits)} |"
         )
@@ -366,14 +366,14 @@ def _mean(metric: str, values: list[float], spread: float | None) -> str:
     if not values:
         return number_format.MISSING_VALUE
     scale = 100 if metric == "accuracy" else 1
-    said = f"{scale * average_over_seeds(metric, values):,.1f}"
-    return said if spread is None else f"{said} ± {scale * spread:,.1f}"
+    text = f"{scale * average_over_seeds(metric, values):,.1f}"
+    return text if spread is None else f"{text} ± {scale * spread:,.1f}"
 
 
-def _markdown(made: Table) -> list[str]:
-    lines = ["| " + " | ".join(column.title for column in made.columns) + " |"]
-    lines.append("|" + "|".join("---:" if column.is_numeric else "---" for column in made.columns) + "|")
-    lines += ["| " + " | ".join(cell.text.replace("|", "\\|") for cell in row) + " |" for row in made.rows]
+def _markdown(table: Table) -> list[str]:
+    lines = ["| " + " | ".join(column.title for column in table.columns) + " |"]
+    lines.append("|" + "|".join("---:" if column.is_numeric else "---" for column in table.columns) + "|")
+    lines += ["| " + " | ".join(cell.text.replace("|", "\\|") for cell in row) + " |" for row in table.rows]
     return lines
 
 

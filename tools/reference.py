@@ -43,7 +43,7 @@ def _build_table(titles: list[str], rows: list[list[str]]) -> str:
 
 def config(class_name: str) -> str:
     """Return the keys of a table of experiment files, given the name of its class in `headtohead.config`."""
-    (config_class,) = (found for found in BaseConfig.__subclasses__() if found.__name__ == class_name)
+    (config_class,) = (subclass for subclass in BaseConfig.__subclasses__() if subclass.__name__ == class_name)
     rows = [
         [
             f"`{key}`",
@@ -161,7 +161,7 @@ def exit_codes() -> str:
     """Return the exceptions of the package with their exit codes."""
 
     def list_subclasses(error: type[errors.HeadToHeadError]) -> list[type[errors.HeadToHeadError]]:
-        return [error, *(found for inner in error.__subclasses__() for found in list_subclasses(inner))]
+        return [error, *(subclass for inner in error.__subclasses__() for subclass in list_subclasses(inner))]
 
     rows = [
         [f"`{error.__name__}`", str(error.exit_code), inspect.getdoc(error).split("\n\n")[0].replace("\n", " ")]

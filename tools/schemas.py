@@ -40,9 +40,9 @@ FILES: dict[str, type[BaseModel]] = {
 
 def build_json_schemas() -> dict[str, str]:
     """Return the JSON schema of each file, by name."""
-    made = {name: model.model_json_schema() for name, model in FILES.items()}
-    made["journal.jsonl"] = TypeAdapter(schemas.JournalEvent).json_schema()
-    return {f"{Path(name).stem}.json": json.dumps(schema, indent=1) + "\n" for name, schema in made.items()}
+    json_schemas = {name: model.model_json_schema() for name, model in FILES.items()}
+    json_schemas["journal.jsonl"] = TypeAdapter(schemas.JournalEvent).json_schema()
+    return {f"{Path(name).stem}.json": json.dumps(schema, indent=1) + "\n" for name, schema in json_schemas.items()}
 
 
 def build_tables() -> str:

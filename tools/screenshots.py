@@ -150,10 +150,10 @@ def visit(browser: Any, address: str, page: Page, scheme: str, size: str) -> dic
     # Enlarge the window to the page, so that sticky elements are at the end of the page.
     tall = tab.evaluate("document.documentElement.scrollHeight")
     tab.set_viewport_size({"width": width, "height": tall})
-    whole = tab.screenshot()
+    screenshot = tab.screenshot()
     tab.set_viewport_size({"width": width, "height": page.height or height})
     tab.evaluate("(top) => top ? document.querySelector(top).scrollIntoView() : scrollTo(0, 0)", page.top)
-    screenshots = {"whole": whole, "seen": tab.screenshot()}
+    screenshots = {"whole": screenshot, "seen": tab.screenshot()}
     context.close()
     return screenshots
 
@@ -201,8 +201,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # also stops the processes started here
     options.out.mkdir(parents=True, exist_ok=True)
     names = set(options.only or (page.name for page in PAGES))
-    with tempfile.TemporaryDirectory() as place:
-        runs = Path(place) / "runs"
+    with tempfile.TemporaryDirectory() as folder:
+        runs = Path(folder) / "runs"
         runs.mkdir()
         if options.finished:
             shutil.copytree(options.finished, runs / DONE)

@@ -225,7 +225,7 @@ def test_a_folder_in_use_is_left_alone(h2h: Call, model: Path, prompts: Path, tm
     out = tmp_path / "out"
     compare(model, prompts, out, max_prompts=1, strategies="greedy")
     before = {path.name: path.read_bytes() for path in out.iterdir()}
-    refused(h2h("decode", model, prompts, "--out", out), "use --resume to continue it")
+    refused(h2h("decode", model, prompts, "--out", out), "continue it with --resume")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").write_text("Dear")
     refused(h2h("decode", model, prompts, "--out", tmp_path / "mine"), "is not empty and is not a comparison")

@@ -257,7 +257,7 @@ def test_code_outside_the_run_is_not_run(with_code, tmp_path, name):
 
 def test_nothing_of_a_run_is_run_to_verify_or_report_it(scratch):
     """`run_target` forbids it; here a folder that names code is read by what reads folders."""
-    place = FUZZ_TARGETS["verify"].seeds(scratch) and scratch / "world"
+    place = FUZZ_TARGETS["verify"].seeds(scratch) and scratch / "runs"
     own = place / "baseline" / "seed-0" / "own"
     own.mkdir(exist_ok=True)
     (own / "evil.py").write_text("raise SystemExit('run')\n")

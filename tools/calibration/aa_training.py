@@ -130,9 +130,11 @@ def build_test_examples(kind: str, experiment: int, models: TinyModels) -> TestE
     indices = draw_documents(kind, experiment)
     documents: list[Address] = [read_addresses()[i] for i in indices]
     if kind == "language model":
-        blocks = [cut_into_blocks(keep_letters("\n".join(each.sentences)), tokenizer, context) for each in documents]
-        counts = allocate_examples([len(each) for each in blocks], EXAMPLES)
-        tokens = torch.cat([each[:count] for each, count in zip(blocks, counts, strict=True)])
+        blocks = [
+            cut_into_blocks(keep_letters("\n".join(document.sentences)), tokenizer, context) for document in documents
+        ]
+        counts = allocate_examples([len(document_blocks) for document_blocks in blocks], EXAMPLES)
+        tokens = torch.cat([document_blocks[:count] for document_blocks, count in zip(blocks, counts, strict=True)])
         input_ids, labels, mask = tokens[:, :-1], tokens[:, 1:], torch.ones(1, dtype=torch.bool)
         weights = np.full(len(tokens), float(context))
     else:

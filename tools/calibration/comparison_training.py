@@ -64,7 +64,7 @@ def train_comparisons(cache: Path) -> None:
             for i in held_out
         ]
         tokens = torch.cat(blocks)
-        documents = np.repeat(held_out, [len(each) for each in blocks]).astype(np.int16)
+        documents = np.repeat(held_out, [len(block) for block in blocks]).astype(np.int16)
         for first in range(0, SEEDS, SEEDS_AT_ONCE):
             path = folder / f"{variant}-{first:03d}.npz"
             if path.is_file():

@@ -177,8 +177,8 @@ def lose_worst_runs(baseline: Scores, variant: Scores) -> tuple[Scores, Scores]:
     order = np.argsort(variant.compute_seed_means())
     num_lost = round(LOST_SHARE * len(order))
     worst = order[-num_lost:] if variant.values.max() > 1 else order[:num_lost]  # losses, or correct answers
-    kept = [seed for seed in variant.seeds if seed not in worst]
-    return baseline, replace(variant.select_seeds(kept), lost=tuple(int(seed) for seed in sorted(worst)))
+    kept_seeds = [seed for seed in variant.seeds if seed not in worst]
+    return baseline, replace(variant.select_seeds(kept_seeds), lost=tuple(int(seed) for seed in sorted(worst)))
 
 
 def round_scores(baseline: Scores, variant: Scores) -> tuple[Scores, Scores]:

@@ -33,10 +33,10 @@ def wrap_prose(text: str) -> str:
 
 
 def _wrap_block(block: str) -> str:
-    heading, _, rest = block.partition("\n") if block.startswith("#") else ("", "", block)
-    if rest and not rest.startswith("|"):
-        rest = textwrap.fill(rest, 120, break_long_words=False, break_on_hyphens=False)
-    return "\n".join(filter(None, [heading, rest]))
+    heading, _, body = block.partition("\n") if block.startswith("#") else ("", "", block)
+    if body and not body.startswith("|"):
+        body = textwrap.fill(body, 120, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(filter(None, [heading, body]))
 
 
 def format_share(share: float) -> str:

@@ -74,7 +74,7 @@ def _teachers(scratch: Path) -> list[bytes]:
     cache = TeacherCache.open(_whose(), folder, is_writable=True)
     cache.add_text(TeacherTextLine(key="one", ids=[1, 2], text="peace", stop_reason="token", seconds=0.5))
     cache.add_targets("one", TeacherTargets(torch.ones(3, 2, dtype=torch.long), -torch.ones(3, 2), -torch.ones(3)))
-    return [bytes([at]) + strip_checksum((folder / name).read_bytes()) for at, name in enumerate(TEACHER)]
+    return [bytes([index]) + strip_checksum((folder / name).read_bytes()) for index, name in enumerate(TEACHER)]
 
 
 @fuzz_target("teacher", _teachers)
@@ -102,7 +102,7 @@ def _stores(scratch: Path) -> list[bytes]:
 
     token_cache.load_tokenized_corpus(_stored(scratch), has_labels=False, on_progress=lambda pace: None)
     folder = _store_folder(scratch)
-    return [bytes([at]) + path.read_bytes() for at, path in enumerate(sorted(folder.glob("[a-z]*")))]
+    return [bytes([index]) + path.read_bytes() for index, path in enumerate(sorted(folder.glob("[a-z]*")))]
 
 
 def _store_folder(scratch: Path) -> Path:
@@ -125,5 +125,5 @@ def _store(data: bytes, scratch: Path) -> None:
         _stores(scratch)
     name, content = file_of(data, sorted(path.name for path in folder.glob("[a-z]*")))
     (folder / name).write_bytes(content)
-    found = token_cache.load_tokenized_corpus(_stored(scratch), has_labels=False, on_progress=lambda pace: None)
-    assert len(found.corpus.train.rows) == 60
+    corpus = token_cache.load_tokenized_corpus(_stored(scratch), has_labels=False, on_progress=lambda pace: None)
+    assert len(corpus.corpus.train.rows) == 60

@@ -17,13 +17,13 @@ def _tokenizers(scratch: Path) -> list[bytes]:
     from headtohead.data import tokenizers
     from headtohead.data.sources import loading
 
-    texts, made = write_corpus(scratch / "texts"), []
+    texts, folders = write_corpus(scratch / "texts"), []
     for tokens in ("words", "characters", "bytes", {"kind": "bpe", "vocab_size": 280}):
         data = config_data.DataConfig.model_validate({"source": str(texts), "tokenizer": tokens})
-        made.append(
+        folders.append(
             tokenizers.train_tokenizer(data, loading.load_corpus(data, has_labels=False)).save(scratch).read_bytes()
         )
-    return made
+    return folders
 
 
 @fuzz_target("tokenizer", _tokenizers)
@@ -33,7 +33,7 @@ def _tokenizer(data: bytes, scratch: Path) -> None:
     (scratch / "tokenizer.json").write_bytes(data)
     tokenizer = CorpusTokenizer.load(scratch)
     ids = tokenizer.encode(TEXT)
-    assert all(0 <= one < tokenizer.vocab_size for one in ids)
+    assert all(0 <= token_id < tokenizer.vocab_size for token_id in ids)
     tokenizer.decode(ids)
 
 
@@ -72,8 +72,8 @@ def _safetensors(data: bytes, scratch: Path) -> None:
         (
             "maps.safetensors",
             lambda: [
-                thumbnails.render_layers(one)
-                for one in thumbnails.read_training_maps(sample_runs(scratch), ["baseline"]).values()
+                thumbnails.render_layers(item)
+                for item in thumbnails.read_training_maps(sample_runs(scratch), ["baseline"]).values()
             ],
         ),
         ("model.safetensors", lambda: weights.locate_weights(run)),
@@ -89,8 +89,8 @@ def _safetensors(data: bytes, scratch: Path) -> None:
 
 
 def _gguf(scratch: Path) -> list[bytes]:
-    def text(one: str) -> bytes:
-        return struct.pack("<Q", len(one)) + one.encode()
+    def text(item: str) -> bytes:
+        return struct.pack("<Q", len(item)) + item.encode()
 
     entries = [
         text("general.architecture") + struct.pack("<I", 8) + text("llama"),
@@ -109,6 +109,6 @@ def _gguf_door(data: bytes, scratch: Path) -> None:
     from headtohead.pretrained import weights
 
     (scratch / "model.gguf").write_bytes(data)
-    found = weights.locate_weights(scratch / "model.gguf")
-    assert found.num_parameters <= 8 * len(data)
-    weights.check_memory(found)
+    located = weights.locate_weights(scratch / "model.gguf")
+    assert located.num_parameters <= 8 * len(data)
+    weights.check_memory(located)

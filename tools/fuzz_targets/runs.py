@@ -34,13 +34,13 @@ RUN_FILES = (
 
 
 def _run_files(scratch: Path) -> list[bytes]:
-    made = []
+    inputs = []
     for labels in (False, True):
-        for at, name in enumerate(RUN_FILES):
+        for index, name in enumerate(RUN_FILES):
             path = sample_runs(scratch, labels=labels) / name
             content = path.read_bytes() if path.is_file() else b'{"message": "diverged", "kind": "DivergedError"}'
-            made.append(bytes([at]) + strip_checksum(content))
-    return made
+            inputs.append(bytes([index]) + strip_checksum(content))
+    return inputs
 
 
 @fuzz_target("run", _run_files)
@@ -65,7 +65,7 @@ def _verify(data: bytes, scratch: Path) -> None:
     name, content = file_of(data, (*RUN_FILES, "findings.json"))
     folder = sample_runs(scratch)
     with replace_checked_file(folder, name, content):
-        [json.dumps(one.to_dict(), allow_nan=False) for one in verify_experiment(folder)]
+        [json.dumps(check.to_dict(), allow_nan=False) for check in verify_experiment(folder)]
 
 
 def _found(scratch: Path) -> list[bytes]:
@@ -88,7 +88,7 @@ CHECKPOINT = ("state.json", "model.safetensors", "optimizer.safetensors")
 
 def _checkpoints(scratch: Path) -> list[bytes]:
     (folder,) = (sample_runs(scratch) / "baseline" / "seed-0").glob("checkpoint-*")
-    return [bytes([at]) + strip_checksum((folder / name).read_bytes()) for at, name in enumerate(CHECKPOINT)]
+    return [bytes([index]) + strip_checksum((folder / name).read_bytes()) for index, name in enumerate(CHECKPOINT)]
 
 
 @fuzz_target("checkpoint", _checkpoints)

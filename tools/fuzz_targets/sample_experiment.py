@@ -40,9 +40,9 @@ def build_raw_experiment(folder: Path, *, labels: bool = False) -> dict[str, Any
     }
 
 
-def sample_runs(place: Path, *, labels: bool = False) -> Path:
+def sample_runs(scratch: Path, *, labels: bool = False) -> Path:
     """The folder of an experiment that was really run, with a checkpoint left in one of its runs."""
-    folder = place / ("world-labels" if labels else "world")
+    folder = scratch / ("runs-labels" if labels else "runs")
     if (folder / "findings.json").is_file():
         return folder
     from headtohead.config.loading import build_trial
@@ -54,8 +54,8 @@ def sample_runs(place: Path, *, labels: bool = False) -> Path:
     from headtohead.training import devices
     from headtohead.trials.trial import build_training, run_trial
 
-    os.environ["XDG_CACHE_HOME"] = str(place / "cache")
-    texts = write_corpus(place / f"corpus-{labels}", labels=labels)
+    os.environ["XDG_CACHE_HOME"] = str(scratch / "cache")
+    texts = write_corpus(scratch / f"corpus-{labels}", labels=labels)
     experiment = loading.build_experiment(build_raw_experiment(texts, labels=labels))
     runs = prepare_folder(folder, experiment, command=["h2h"], resume=False)
     for variant in experiment.names:
@@ -63,7 +63,7 @@ def sample_runs(place: Path, *, labels: bool = False) -> Path:
             run = runs.run(variant, seed)
             run_trial(build_trial(experiment, variant, seed), run.folder, device="cpu")
             Journal(folder).record_finished(variant, seed, run.folder)
-    first, half = build_trial(experiment, "baseline", 0), place / f"half-{labels}"
+    first, half = build_trial(experiment, "baseline", 0), scratch / f"half-{labels}"
     _, training = build_training(first, prepare_dataset(first.data, first.task), half, devices.select_device("cpu"))
     training.run()
     for checkpoint in half.glob("checkpoint-*"):
@@ -98,7 +98,7 @@ def strip_checksum(content: bytes) -> bytes:
 
 
 def _drop_checksum(value: Any) -> Any:
-    return {key: one for key, one in value.items() if key != "checksum"} if isinstance(value, dict) else value
+    return {key: item for key, item in value.items() if key != "checksum"} if isinstance(value, dict) else value
 
 
 def chain_lines(content: bytes) -> bytes:
@@ -119,14 +119,14 @@ def chain_lines(content: bytes) -> bytes:
 @contextlib.contextmanager
 def replace_checked_file(folder: Path, name: str, content: bytes) -> Iterator[None]:
     """Inside, the file of an experiment's folder holds this, and the result of its run vouches for it."""
-    variant, _, rest = name.partition("/")
-    seed, _, file = rest.partition("/")
+    variant, _, run_name = name.partition("/")
+    seed, _, file = run_name.partition("/")
     result = folder / variant / seed / "result.json"
     with replace_file(folder / name, content):
         if not file or file == "result.json" or not result.is_file():
             yield
             return
-        said = _drop_checksum(json.loads(result.read_bytes()))
-        said["sha256"][file] = hashlib.sha256(content).hexdigest()
-        with replace_file(result, json.dumps(said).encode()):
+        recorded = _drop_checksum(json.loads(result.read_bytes()))
+        recorded["sha256"][file] = hashlib.sha256(content).hexdigest()
+        with replace_file(result, json.dumps(recorded).encode()):
             yield

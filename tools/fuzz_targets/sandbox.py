@@ -66,31 +66,31 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
     scratch = getattr(_watching, "scratch", None)
     if scratch is None:
         return
-    said = None
+    violation = None
     if event in STARTED:
-        said = f"{event}: {arguments[0]!r}"
+        violation = f"{event}: {arguments[0]!r}"
     elif event == "open" and isinstance(arguments[0], str | bytes | os.PathLike):
-        said = _opened(*arguments, scratch=scratch)
+        violation = _opened(*arguments, scratch=scratch)
     elif event in REMOVED and isinstance(arguments[0], str | bytes | os.PathLike):
-        path = _whole(arguments[0])
-        said = None if path.startswith(scratch) or "__pycache__" in path else f"{event}: {path}"
+        path = _resolve_path(arguments[0])
+        violation = None if path.startswith(scratch) or "__pycache__" in path else f"{event}: {path}"
     elif event == "exec" and str(getattr(arguments[0], "co_filename", "")).startswith(scratch):
-        said = f"code of the input was run: {arguments[0].co_filename}"
-    if said is not None:
-        _watching.found.append(said)
-        if not said.startswith("read"):
-            raise TrespassError(said)
+        violation = f"code of the input was run: {arguments[0].co_filename}"
+    if violation is not None:
+        _watching.found.append(violation)
+        if not violation.startswith("read"):
+            raise TrespassError(violation)
 
 
-def _whole(path: Any) -> str:
+def _resolve_path(path: Any) -> str:
     return os.path.realpath(os.fsdecode(path))
 
 
 def _opened(path: Any, mode: Any, flags: Any, *, scratch: str) -> str | None:
-    place = _whole(path)
-    if place.startswith(scratch):
+    resolved = _resolve_path(path)
+    if resolved.startswith(scratch):
         return None
-    compiled = "__pycache__" in place and place.startswith(_readable())  # of a module that was imported just now
+    compiled = "__pycache__" in resolved and resolved.startswith(_readable())  # of a module that was imported just now
     if isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) and not compiled:
-        return f"written outside: {place}"
-    return None if place.startswith(_readable()) else f"read outside: {place}"
+        return f"written outside: {resolved}"
+    return None if resolved.startswith(_readable()) else f"read outside: {resolved}"

@@ -47,9 +47,9 @@ def run_target(name: str, data: bytes, scratch: Path) -> HeadToHeadError | None:
         try:
             FUZZ_TARGETS[name].open(data, scratch)
         except HeadToHeadError as error:
-            said = str(error)
-            assert said.strip(), "an error without a word"
-            assert len(said) <= LONGEST_MESSAGE, f"a message of {len(said)} characters: {said[:200]}"
-            said.encode()  # a terminal must be able to show it
+            message = str(error)
+            assert message.strip(), "an error without a word"
+            assert len(message) <= LONGEST_MESSAGE, f"a message of {len(message)} characters: {message[:200]}"
+            message.encode()  # a terminal must be able to show it
             return error
     return None

@@ -42,7 +42,7 @@ def _experiment(data: bytes, scratch: Path) -> None:
 
 
 def _texts(scratch: Path) -> list[bytes]:
-    lines = [f"{TEXT.strip()} {at}\n" for at in range(12)]
+    lines = [f"{TEXT.strip()} {index}\n" for index in range(12)]
     return ["".join(lines).encode(), "\n".join(lines).encode(), "\ufeffÄ “quote” don’t\r\nU.S. can’t".encode()]
 
 
@@ -53,9 +53,9 @@ def _knock_corpus(data: bytes, scratch: Path, name: str, task: str, **settings: 
 
     (scratch / name).write_bytes(data)
     data_ = config_data.DataConfig.model_validate({"source": str(scratch / name), **settings})
-    found = loading.load_corpus(data_, has_labels=task == "classify")
-    assert sum(len(row) for split in found.splits.values() for row in split.rows) <= 2 * len(data) + 1000
-    tokenizers.train_tokenizer(data_, found).encode_batch(list(found.train.rows)[:20])
+    corpus = loading.load_corpus(data_, has_labels=task == "classify")
+    assert sum(len(row) for split in corpus.splits.values() for row in split.rows) <= 2 * len(data) + 1000
+    tokenizers.train_tokenizer(data_, corpus).encode_batch(list(corpus.train.rows)[:20])
 
 
 @fuzz_target("text", _texts)
@@ -65,7 +65,7 @@ def _text(data: bytes, scratch: Path) -> None:
 
 
 def _tsv(scratch: Path) -> list[bytes]:
-    rows = "".join(f"{'a' if at % 2 else 'b'}\tthe people {at}\n" for at in range(12))
+    rows = "".join(f"{'a' if index % 2 else 'b'}\tthe people {index}\n" for index in range(12))
     return [f"label\ttext\n{rows}".encode(), rows.encode()]
 
 
@@ -76,14 +76,17 @@ def _tsv_door(data: bytes, scratch: Path) -> None:
 
 
 @fuzz_target(
-    "csv", lambda scratch: [one.replace(b"\t", b",") for one in _tsv(scratch)] + [b'label,text\na,"x ""y"", z"\nb,w\n']
+    "csv",
+    lambda scratch: [text.replace(b"\t", b",") for text in _tsv(scratch)] + [b'label,text\na,"x ""y"", z"\nb,w\n'],
 )
 def _csv_door(data: bytes, scratch: Path) -> None:
     _knock_corpus(data, scratch, "rows.csv", "classify")
 
 
 def _jsonl(scratch: Path) -> list[bytes]:
-    rows = [{"text": f"the people {at}", "label": "ab"[at % 2], "more": [at, None, 1.5]} for at in range(12)]
+    rows = [
+        {"text": f"the people {index}", "label": "ab"[index % 2], "more": [index, None, 1.5]} for index in range(12)
+    ]
     return ["".join(json.dumps(row) + "\n" for row in rows).encode(), json.dumps(rows).encode()]
 
 
@@ -93,7 +96,7 @@ def _jsonl_door(data: bytes, scratch: Path) -> None:
 
 
 def _documents(scratch: Path) -> list[bytes]:
-    rows = [{"document": TEXT + str(at), "summary": "peace"} for at in range(20)]
+    rows = [{"document": TEXT + str(index), "summary": "peace"} for index in range(20)]
     return ["".join(json.dumps(row) + "\n" for row in rows).encode(), b'{"document": "a", "summaries": ["b", "c"]}\n']
 
 
