@@ -178,12 +178,6 @@ def append_jsonl(path: Path, value: Any, *, fsync: bool = False) -> None:
             os.fsync(file.fileno())
 
 
-def _reject_symlink(path: Path) -> None:
-    """Raise `RunFolderError` if the path is a symbolic link, which could point outside the run folder."""
-    if path.is_symlink():
-        raise RunFolderError(f"{path} is a link; refusing to write to it")
-
-
 def read_jsonl(path: Path, *, is_own_cache: bool = False) -> list[dict[str, Any]]:
     """Return the complete lines of a JSONL file, without a last line that was cut off when the writer was killed.
 
