@@ -124,9 +124,9 @@ def test_lines_are_not_added_to_what_a_link_leads_to(tmp_path):
     mine.write_text("mine\n")
     link = tmp_path / "metrics.jsonl"
     link.symlink_to(mine)
-    with pytest.raises(RunFolderError, match="is a link.*refusing to write"):
+    with pytest.raises(RunFolderError, match=r"is a link.*refusing to write"):
         append_jsonl(link, {"step": 1})
-    with pytest.raises(RunFolderError, match="is a link.*refusing to write"):
+    with pytest.raises(RunFolderError, match=r"is a link.*refusing to write"):
         truncate_file(link, 0)
     assert mine.read_text() == "mine\n"
 
