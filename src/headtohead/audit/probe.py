@@ -95,6 +95,7 @@ class ModelProbe:
         if self._num_content_tokens < 2:
             raise ModelError(f"vocab_size must leave at least 2 tokens besides padding, got {vocab_size}")
         self.model = copy_model(adapt_module(model, vocab_size, num_classes if target.is_class else None, context))
+        # Inputs: as long as the cost of one pass allows, and long enough for blocked attention.
         self.supported_arguments = find_supported_arguments(self.model)
         self.num_parameters = sum(parameter.numel() for parameter in self.model.parameters())
         affordable_length = MAX_PARAMETER_TOKENS // (NUM_ROWS * max(1, self.num_parameters))
@@ -103,6 +104,7 @@ class ModelProbe:
         self.length = self.input_ids.shape[1]
         self._initial_buffers: list[tuple[Tensor, Tensor]] = []
         self._repeat_differences: dict[tuple[int, bool], Difference] = {}
+        # Precision, and tolerances that follow from it.
         self.dtype = self._select_dtype(dtypes)
         selected = tolerances[self.dtype]
         if not is_strict:

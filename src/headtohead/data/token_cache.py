@@ -320,6 +320,7 @@ def _write_corpus_texts(
     for i, split in enumerate(corpus.splits.values()):
         rows = split.rows if isinstance(split.rows, DiskTextRows) else write_text_rows(folder, f"split{i}", split.rows)
         checksums |= rows.checksums
+        # Labels and document ids are stored as int64, one value per row.
         for suffix, values in (("labels", split.labels), ("documents", split.document_ids)):
             if values is not None and len(values):
                 content = np.array(values, np.int64).tobytes()

@@ -113,11 +113,13 @@ def _compute_findings(runs: ExperimentRuns, *, is_live: bool) -> Findings:
     experiment, corpus = runs.experiment, runs.corpus
     run_issues = find_issues(runs)
     finished = _select_own_runs(runs, run_issues)
+    # Collect every reason for withholding a verdict before judging.
     audits = {name: probes.read_audits(by_seed, experiment.spec.required_audits) for name, by_seed in finished.items()}
     pairs = {name: pairing.check_pairing(experiment, name, finished) for name in experiment.variants}
     withheld_reasons = withheld.collect_withheld_reasons(audits, pairs, corpus, run_issues)
     lost = lost_runs.find_lost_runs(runs, finished)
     budget = _read_error_budget(runs)
+    # Judge the variants on all evaluation sets.
     judge = verdicts.Judge(experiment, finished, corpus, withheld_reasons, lost, budget, is_live)
     judged = judge.judge_all()
     same_text = judge.select_same_text(judged.primary_set)

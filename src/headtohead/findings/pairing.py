@@ -51,10 +51,12 @@ def check_pairing(experiment: Experiment, variant: str, finished: FinishedRuns) 
     record = PairingRecord(settings=settings, changes_multiple_settings=len(settings) > 1, seeds=len(pairs))
     if not pairs:
         return record
+    # Evidence of pairing: equal initial tensors and equal batches.
     num_shared, num_equal = _count_equal_tensors(pairs, settings)
     same_batches = all(
         baseline_run.start.schedule_digest == variant_run.start.schedule_digest for baseline_run, variant_run in pairs
     )
+    # Costs: median time per step, FLOPs and memory.
     seconds = _compute_medians(pairs, lambda run: run.result.training.seconds_per_step)
     first_baseline, first_variant = pairs[0]
     flops = first_baseline.start.flops_per_token, first_variant.start.flops_per_token

@@ -296,6 +296,7 @@ def _build_from_weights(
     with silence_transformers(transformers), fork_seeded_rng(seed, "initial"):
         inner, report = load_from_pretrained(model_class, weights, **kwargs)
         built = EncoderClassifier(inner, model, num_classes, weights.name)
+    # Parameters of the head, and parameters that the file does not contain.
     head_names = {name for name, _ in built.named_parameters()} - {
         f"inner.{n}" for n in _list_encoder_parameters(inner)
     }

@@ -120,6 +120,7 @@ def _compare_totals(
         rows = [row for row in run.lengths.contexts if row.context == length and row.split in splits]
         return _list_totals([row for row in rows if row.error is None], measure, len(splits))
 
+    # Choose what is compared: baseline and variant at a step, or one variant at two lengths.
     variant = finished_runs.get(claim.variant, {})
     if claim.context is None:
         reference, candidate = (

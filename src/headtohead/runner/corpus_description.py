@@ -38,6 +38,7 @@ def describe_corpus(experiment: Experiment) -> schemas.CorpusFile:
             unknown=unknown_rate,
             documents=list(split.documents) if split.role != "train" else [],
         )
+    # Audit the corpus of the baseline, then that of every variant with other data.
     audits, unseen, groups = _audit_data(experiment, trial, dataset)
     count_accuracies, label_audit = _audit_labels(trial, dataset)
     audits += [label_audit, *_report_held_out_test(corpus)]

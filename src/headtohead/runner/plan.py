@@ -88,6 +88,7 @@ class ExperimentPlan:
 
 def plan_experiment(experiment: Experiment, num_workers: int | None = None) -> ExperimentPlan:
     """Return sizes and estimated times, measured with a few steps of every variant. Nothing is saved."""
+    # Time a few real steps of every variant.
     variants = [_plan_variant(experiment, variant) for variant in experiment.names]
     num_trials, workers = experiment.max_seeds * len(variants), num_workers or default_num_workers()
     preparation_seconds = _estimate_preparation(experiment, workers)
@@ -122,6 +123,7 @@ def _estimate_preparation(experiment: Experiment, num_workers: int) -> float:
     """Return the seconds of pre-training, of training the teacher and of generating its texts."""
     trials = [loading.build_trial(experiment, variant, 0) for variant in experiment.names]
     models = [trial.model for trial in trials]
+    # Trials that are run first: pre-training of encoders, and the teacher.
     dependencies = [
         build_pretraining_trial(trial)
         for trial, model in zip(trials, models, strict=True)

@@ -93,6 +93,7 @@ def run_experiment(
     """
     folder = output_folder or DEFAULT_RUNS_FOLDER / experiment.name
     command_line = list(command or sys.argv)
+    # A finished search is not repeated: its winner is read from the journal.
     if experiment.search is not None:
         settings = read_winner_settings(experiment, folder)
         if settings is None:
@@ -110,6 +111,7 @@ def run_experiment(
         experiment = add_winner(experiment, settings)
     with contextlib.ExitStack() as exit_stack:
         pool = None
+        # Start the workers now, so that they import torch while models and data are checked.
         if backend is None:
             first_trials = [build_trial(experiment, name, 0) for name in experiment.names]
             num_trials = 0 if resume else experiment.max_seeds * len(first_trials)
@@ -117,6 +119,7 @@ def run_experiment(
                 build_worker_pool(None, num_workers, device), num_trials, build_environment(first_trials)
             )
             pool = exit_stack.enter_context(prestarted)
+        # Check everything that can be checked before anything is written.
         sizes = check_runnable(experiment)
         pool = pool or build_worker_pool(backend, num_workers, device)
         check_disk_space(experiment, folder, pool.size, sizes[BASELINE].weights_bytes)
@@ -130,6 +133,7 @@ def run_experiment(
             if not folder_existed:
                 _remove_if_empty(folder)
             raise
+        # Train or run the models that trials depend on.
         if experiment.spec.has_teacher:
             description = run_teacher(experiment, folder, on_progress, pool)
             schemas.write_record(folder / "teacher.json", description, with_checksum=True)
@@ -142,6 +146,7 @@ def run_experiment(
         findings: schemas.Findings | None = None
         num_started = 0
         open_variants = set(experiment.names)
+        # With seeds = "auto", variants without a settled verdict get more seeds after each analysis.
         for seeds in plan_interim_analyses(experiment.max_seeds) if is_auto else (experiment.max_seeds,):
             jobs += _build_jobs(runs, experiment, open_variants, range(num_started, seeds), sizes)
             num_started = seeds

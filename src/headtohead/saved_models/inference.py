@@ -68,6 +68,7 @@ def score_text(bundle: ModelBundle, text: str, *, stride: int | None = None) -> 
         raise ModelError(f"{bundle.name}: {_describe_model_kind(bundle)} has no perplexity; use `h2h predict`")
     if not text.strip():
         raise ModelError("the text is empty")
+    # Encode the text with the special tokens that the model was trained with.
     tokenizer = bundle.tokenizer
     if isinstance(tokenizer, PretrainedTokenizer):
         ids = tokenizer.prompt(text)
@@ -81,6 +82,7 @@ def score_text(bundle: ModelBundle, text: str, *, stride: int | None = None) -> 
     if stride is not None and not (bundle.target.is_causal and 1 <= stride <= context):
         allowed = f"from 1 to {context}, the context" if bundle.target.is_causal else "only for next-token prediction"
         raise RequestError(f"stride {stride}: allowed {allowed} of {bundle.name}")
+    # Score the text window by window.
     windows = list(iter_sliding_windows(len(ids), 1, context, stride or context))
     losses = _score_next_tokens(bundle, ids, windows) if bundle.target.is_causal else score_masked_tokens(bundle, ids)
     tokens = [

@@ -130,6 +130,7 @@ def load(folder: str | Path, *, use_initial_weights: bool = False) -> SavedModel
         raise ModelError(
             f"{folder_path}: training started from a pre-trained encoder, which the run folder does not contain"
         )
+    # User code is imported only if it is trusted.
     trial = _import_custom_code(trial, folder_path)
     labels = _read_label_names(config, folder_path)
     tokenizer = tokenizers.CorpusTokenizer.load(folder_path)
@@ -139,6 +140,7 @@ def load(folder: str | Path, *, use_initial_weights: bool = False) -> SavedModel
             f"{folder_path}: config.json has vocab_size {config['vocab_size']}, but tokenizer.json has "
             f"{tokenizer.vocab_size} tokens"
         )
+    # Reject settings that would build a far larger model than the weights file holds.
     _check_model_size(trial, tokenizer.vocab_size, len(labels) or None, folder_path)
     model = build_model(
         trial.model, tokenizer.vocab_size, len(labels) or None, is_causal=trial.spec.target.is_causal, seed=trial.seed

@@ -171,6 +171,7 @@ def build_result(
 ) -> schemas.ResultFile:
     """Return the content of result.json: scores, training summary and checksums of all files in the folder."""
     metric = trial.spec.metric
+    # Checksums of every file that remains in the run folder.
     files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
     checksums = {
         str(path.relative_to(folder)): compute_sha256(path)

@@ -54,10 +54,12 @@ def run_trial(
     model, trainer = build_training(
         trial, dataset, folder, selected_device, on_progress, ranks=ranks, model_size=model_size
     )
+    # Train, then score every split with the selected weights.
     training_result = trainer.run()
     evaluations = evaluate_splits(trial, dataset, model, selected_device, trainer.evaluations, ranks)
     if not ranks.is_main_process:
         return None
+    # Audit the scores before anything else runs the model.
     scoring_audits = [] if trial.is_search else audit_scores(trial, dataset, model, selected_device, evaluations)
     outputs.write_scores(folder, evaluations, describe_scored_texts(trial, dataset, evaluations))
     task_result = task.write_outputs(trial, dataset, model, folder)
@@ -66,6 +68,7 @@ def run_trial(
         trained = outputs.TrainedTrial(task, trial, dataset, model, get_initial_model)
         outputs.write_analyses(trained, folder, scoring_audits)
         model_io.save(folder, model, dataset.tokenizer, trial, dataset.label_names)
+    # result.json is written last and marks the run as finished.
     seconds = time.perf_counter() - started
     result = outputs.build_result(trial, folder, training_result, evaluations, seconds, task_result)
     schemas.write_record(folder / "result.json", result, fsync=True, with_checksum=True)
@@ -97,6 +100,7 @@ def build_training(
     task = get_task(trial.task)
     model = build_initial_model(trial, dataset, with_dependencies=with_dependencies)
     batches, objective = task.build_training_data(trial, dataset, run_trial if with_dependencies else None)
+    # Examples that are evaluated during training; test splits only if the file monitors them.
     tracked_examples = {
         name: task.build_split_examples(trial, dataset, name)
         for name, split in dataset.corpus.splits.items()
@@ -121,6 +125,7 @@ def build_training(
     if ranks.is_main_process:
         folder.mkdir(parents=True, exist_ok=True)
         _claim_run_folder(trial, dataset, folder)
+    # A resumed trial keeps its start.json; a new one records its initial state.
     if ranks.is_main_process and (folder / "start.json").is_file():
         verify_checksum(folder / "start.json", f"remove {folder} to restart the trial")
     elif ranks.is_main_process:

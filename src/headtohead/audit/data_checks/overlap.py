@@ -131,6 +131,7 @@ def group_repeated_rows(rows: Sequence[str]) -> NDArray[np.int64]:
 
     Rows with equal values form one group, which counts as one example.
     """
+    # Exact copies, up to case, punctuation and whitespace.
     first_by_text: dict[str, int] = {}
     first_rows = [first_by_text.setdefault(normalize_text(row), index) for index, row in enumerate(rows)]
     groups = np.array(first_rows, np.int64)
@@ -139,6 +140,7 @@ def group_repeated_rows(rows: Sequence[str]) -> NDArray[np.int64]:
     sampled = np.flatnonzero(is_sampled)
     words, row_ends = _WordHasher().hash_rows(compress(rows, is_sampled))
     lengths = np.diff(row_ends, prepend=0)
+    # Near copies: rows that share most of their n-grams, each with one word changed.
     if len(words) >= NGRAM_WORDS:
         rows_of_ngrams = np.repeat(np.arange(len(sampled)), lengths)
         is_inside_row = rows_of_ngrams[: len(words) - NGRAM_WORDS + 1] == rows_of_ngrams[NGRAM_WORDS - 1 :]
@@ -156,6 +158,7 @@ def group_repeated_rows(rows: Sequence[str]) -> NDArray[np.int64]:
         is_near_copy = counts >= NEAR_COPY_SHARE * (lengths[later_rows] - NGRAM_WORDS + 1)
         is_near_copy &= later_rows > earlier_rows
         groups[sampled[later_rows[is_near_copy]]] = groups[sampled[earlier_rows[is_near_copy]]]
+    # Follow chains of copies to their first row.
     while (groups != groups[groups]).any():
         groups = groups[groups]
     return groups
