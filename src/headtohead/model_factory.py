@@ -29,10 +29,18 @@ def build_model(
     base_folder: Path = Path("."),
     token_counts: Tensor | None = None,
 ) -> Transformer | CustomModel | EncoderClassifier | StudentModel:
-    """Return the model with its initial weights for this seed.
+    """Build a model with its initial weights.
 
-    Files of custom models are resolved against `base_folder`. `token_counts` of the training data initialise an output
-    bias with `output_bias = "frequencies"`."""
+    Args:
+        model: Settings of the model.
+        vocab_size: Size of the vocabulary.
+        num_classes: Number of classes, for classifiers.
+        is_causal: Whether the model is a decoder; by default, models without classes are.
+        seed: Seed of the initial weights.
+        base_folder: Folder that the files of custom models are relative to.
+        token_counts: Token counts of the training data, which initialise the bias of the output layer with
+            `output_bias = "frequencies"`.
+    """
     if isinstance(model, config_model.PretrainedModelConfig):
         if num_classes is None:
             return layer_dropping.build_student(model)

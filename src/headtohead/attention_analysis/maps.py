@@ -121,9 +121,15 @@ def compute_attention_maps(
     pad_to: int | None = None,
     pad_id: int | None = None,
 ) -> AttentionMaps:
-    """Return the attention maps of a model on a text, padded on the right to `pad_to`.
+    """Return the attention maps of a model on a text.
 
-    `is_causal` states whether later tokens are masked; a `Transformer` knows it itself.
+    Args:
+        model: A model that can return attention weights.
+        encoded_text: The encoded text.
+        name: Name of the model, for titles and error messages.
+        is_causal: Whether later tokens are masked; a `Transformer` knows it itself.
+        pad_to: Length to pad the text to on the right.
+        pad_id: Padding token.
     """
     length = len(encoded_text.ids)
     num_padding = max(0, (pad_to or 0) - length)

@@ -56,8 +56,16 @@ def audit_model(
 ) -> list[CheckResult]:
     """Audit a copy of any model: composed of parts, pretrained, custom, or a bare nn.Module.
 
-    `input_ids` (batch, length) are drawn at random unless given. `pad_id` is for networks that recognise padding by its
-    token. With `audit_training_mode`, causality and batch independence are checked in training mode as well.
+    Args:
+        model: The model; it is not modified.
+        target: What the model predicts.
+        vocab_size: Size of the vocabulary.
+        context: Context length in tokens.
+        num_classes: Number of classes; required for classifiers.
+        pad_id: Padding token, for networks that recognise padding by its token.
+        input_ids: Token ids to run the model on, (batch, length); random ones by default.
+        audit_training_mode: Check causality and batch independence in training mode as well.
+        seed: Seed of all random draws.
     """
     probe = ModelProbe(
         model,

@@ -114,10 +114,18 @@ def parse_experiment(
 ) -> Experiment:
     """Read and validate an experiment file; raise `ConfigError` with every issue.
 
-    Overlays are applied in this order: if other data is used, `[original]` if `data_folder` has its files, otherwise
-    the removal of settings that only apply to the recipe's own data; `[full]` if `full`; the variants named in `only`;
-    the quick look if `quick`; then `overrides`, a list of `key=value`. `prepare` is called with the dict and the file's
-    folder before validation, to import custom parts. `check` returns additional issues, such as unknown parts.
+    Overlays are applied in the order in which the arguments are listed here.
+
+    Args:
+        recipe_or_file: Name of a recipe, or path of an experiment file.
+        data_folder: Folder with other data. If it has the files of `[original]`, that table is applied; otherwise
+            settings that only apply to the recipe's own data are removed.
+        full: Apply the `[full]` table.
+        only: Variants to keep; all if empty.
+        quick: Reduce the experiment to a quick look.
+        overrides: Settings of the form `key=value`, applied last.
+        check: Returns additional issues, such as unknown parts.
+        prepare: Called with the settings and the file's folder before validation, to import custom parts.
     """
     raw_experiment = read_raw_experiment(recipe_or_file)
     if data_folder is not None:

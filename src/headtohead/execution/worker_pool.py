@@ -139,8 +139,15 @@ def run_jobs(
 ) -> None:
     """Run all waiting jobs and return when none is left. The outcome is in the state of each job.
 
-    `on_start` is called with each job before it is sent to a worker. Whenever workers are free, `next_jobs` is called
-    with their number, and the jobs that it returns are appended to `jobs`.
+    Args:
+        jobs: All jobs; jobs of `next_jobs` are appended.
+        pool: Number of workers, and how to start one.
+        log_path: File for the stderr of the workers.
+        device: Device to train on.
+        on_start: Called with each job before it is sent to a worker.
+        on_update: Called with all jobs whenever one of them may have changed.
+        next_jobs: Called with the number of free workers; returns further jobs.
+        environment: Environment variables of the workers; by default those that the trials need.
     """
     waiting = deque(job for job in jobs if job.state == "waiting")
     message_queue: MessageQueue = queue.Queue()

@@ -27,9 +27,16 @@ def create_runs(
 ) -> ExperimentRuns:
     """Create the folder of an experiment, or open it if `resume` is set.
 
-    `corpus_digests` are the digests of the corpora of all variants. Raise RunFolderError if the folder contains
-    something else: a different experiment, or runs that were trained with other settings, on other data, or with other
-    code.
+    Raise RunFolderError if the folder contains something else: a different experiment, or runs that were trained with
+    other settings, on other data, or with other code.
+
+    Args:
+        folder: The folder of the experiment.
+        experiment: The experiment.
+        corpus_digests: Digest of the corpus of each variant.
+        versions: Versions to record in experiment.json.
+        command: Command line to record in experiment.json.
+        resume: Continue an experiment whose folder exists.
     """
     path = folder / "experiment.json"
     metadata = schemas.ExperimentFile(

@@ -118,8 +118,20 @@ def build_job(
 ) -> GenerationJob:
     """Validate the arguments of `generate` and encode its prompts.
 
-    Raise `RequestError`, `StrategyError` or `ModelError` for invalid arguments. `is_streaming` decodes text at every
-    step.
+    Raise `RequestError`, `StrategyError` or `ModelError` for invalid arguments.
+
+    Args:
+        model: A loaded model, a transformers model, or a decoder.
+        prompts: A text, token ids, or a list of either.
+        strategy: Decoding strategy, by name or as an object, or logits processors.
+        num_samples: Continuations per prompt.
+        max_new_tokens: Maximum number of generated tokens per continuation.
+        seed: Seed of sampling.
+        stop: Strings or token ids that end a continuation.
+        tokenizer: Tokenizer, for models that come without one.
+        use_chat_template: Apply the chat template of a pretrained model to each prompt.
+        batch_size: Number of sequences that are decoded together.
+        is_streaming: Decode text at every step.
     """
     for name, value in (("num_samples", num_samples), ("max_new_tokens", max_new_tokens), ("batch_size", batch_size)):
         if not is_integer_at_least(value):

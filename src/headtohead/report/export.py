@@ -34,11 +34,16 @@ def write_report(
     is_full: bool = False,
     text_file: Path | None = None,
 ) -> list[Path]:
-    """Write the report of an experiment's folder and return the files written.
+    """Write the report of an experiment's folder and return the paths of the files.
 
-    `output_path` is another folder, or a file for a single document. `findings` are read from the folder by default.
-    Unless `is_full`, Markdown and PDF documents replace sections that need no attention, such as passed audits, by one
-    line each. The `[[text]]` blocks of `text_file` replace those that the experiment was run with.
+    Args:
+        experiment_folder: The folder of the experiment.
+        formats: Formats to write, such as "html", "md" or "pdf".
+        output_path: Another folder, or a file for a single document; by default the folder of the experiment.
+        findings: Findings to report; by default those in the folder.
+        is_full: Include every section in Markdown and PDF. By default, sections that need no attention, such as passed
+            audits, are replaced by one line each.
+        text_file: File whose `[[text]]` blocks replace those that the experiment was run with.
     """
     files.check_formats(formats)
     texts = read_report_texts(text_file) if text_file is not None else None

@@ -43,8 +43,16 @@ def run_trial(
 ) -> schemas.ResultFile | None:
     """Train, evaluate and save one trial in its folder, from its last checkpoint if there is one.
 
-    Returns the content of result.json. If several processes train together, only the main process writes files; the
-    others return None.
+    Args:
+        trial: Settings, variant and seed.
+        folder: The run folder.
+        device: Device to train on; "auto" selects one.
+        on_progress: Called with the progress of training.
+        ranks: Collective operations, if several processes train the trial together.
+        model_size: Size of the model; computed by default.
+
+    Returns:
+        The content of result.json; None in processes other than the main one, which writes all files.
     """
     for file in trial.plugins:
         registry.load_plugin(file)
@@ -94,8 +102,16 @@ def build_training(
 ) -> tuple[TrialModel, Trainer]:
     """Build the model at step 0 and its trainer, and write trial.json and start.json to the folder.
 
-    With `with_dependencies=False`, teachers and pretrained encoders are not trained, which is enough to check that a
-    trial can run and to time its steps. `model_size` is computed unless given.
+    Args:
+        trial: Settings, variant and seed.
+        dataset: The encoded corpus.
+        folder: The run folder.
+        device: Device to train on.
+        on_progress: Called with the progress of training.
+        with_dependencies: Train teachers and pretrained encoders first. Without them, a trial can be checked and its
+            steps can be timed.
+        ranks: Collective operations, if several processes train the trial together.
+        model_size: Size of the model; computed by default.
     """
     task = get_task(trial.task)
     model = build_initial_model(trial, dataset, with_dependencies=with_dependencies)

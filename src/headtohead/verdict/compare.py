@@ -114,12 +114,20 @@ def compare_scores(
     confidence: float = 0.95,
     budget: ErrorBudget = ErrorBudget(),  # noqa: B008  # immutable
 ) -> list[Verdict]:
-    """Return a verdict for each variant and for each name in `withheld`, whose verdict is withheld for these reasons.
+    """Compare each variant with the baseline and return one verdict for each.
 
-    `baseline` may hold other scores of the baseline for each variant, such as scores per byte for another tokenizer.
-    `equivalence_margin` is relative for perplexity (0.01 is 1 %), a share for accuracy (0.01 is one point), and in the
-    unit of the score otherwise. All intervals, of all comparisons and analyses that `budget` lists, hold together with
-    `confidence`; so seeds may be added until verdicts are settled.
+    All intervals, of all comparisons and analyses in `budget`, hold together with probability `confidence`, so seeds
+    may be added until verdicts are settled.
+
+    Args:
+        baseline: Scores of the baseline; by variant if they differ, such as scores per byte for another tokenizer.
+        variants: Scores by variant.
+        metric: Name of the metric.
+        equivalence_margin: Largest difference without practical relevance: relative for perplexity (0.01 is 1 %), a
+            share for accuracy (0.01 is one point), and in the unit of the score otherwise.
+        withheld: Reasons for withholding the verdict, by variant.
+        confidence: Joint confidence of all intervals.
+        budget: Comparisons and analyses that share the error rate.
     """
     scale = get_metric(metric)
     if not 0.5 <= confidence < 1:

@@ -96,7 +96,13 @@ def judge_csv(
 ) -> list[Verdict]:
     """Return the verdict on each variant of a score file.
 
-    `earlier_analyses` holds the numbers of seeds with which these variants were judged before.
+    Args:
+        path: CSV file with the columns variant, seed, score and, optionally, example, document and weight.
+        baseline_name: Name of the baseline in the file; inferred by default.
+        metric: Metric of a column called `score`.
+        equivalence_margin: Largest difference without practical relevance; by default that of the metric.
+        confidence: Joint confidence of all intervals.
+        earlier_analyses: Numbers of seeds with which these variants were judged before.
     """
     table = read_csv(path, metric=metric)
     if table.metric is None:

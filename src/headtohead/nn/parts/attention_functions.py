@@ -30,7 +30,17 @@ def eager_attention(
     attention_bias: Tensor | None,
     dropout_p: float = 0.0,
 ) -> tuple[Queries, AttentionWeights]:
-    """Return (output, weights), computed step by step with the whole score matrix."""
+    """Compute attention step by step with the full score matrix; the reference for all other implementations.
+
+    Args:
+        q, k, v: Queries, keys and values.
+        allowed_mask: True where a query may attend to a key, broadcastable to (batch, heads, query, key); None for all.
+        attention_bias: Added to the scores, broadcastable to (batch, heads, query, key).
+        dropout_p: Dropout probability of the attention weights.
+
+    Returns:
+        The output, (batch, heads, query, head_dim), and the attention weights before dropout.
+    """
     scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
     if attention_bias is not None:
         scores = scores + attention_bias
@@ -50,7 +60,7 @@ def sdpa_attention(
     attention_bias: Tensor | None,
     dropout_p: float = 0.0,
 ) -> Queries:
-    """Return the output of one fused kernel, without the weights."""
+    """Compute attention with the fused kernel of PyTorch, which returns no weights. Arguments as in `eager_attention`."""
     mask = allowed_mask
     if attention_bias is not None:
         mask = (
@@ -81,10 +91,18 @@ def blocked_attention(
     *,
     is_shift_invariant: bool = False,
 ) -> Queries:
-    """Return windowed attention, computed per block of queries on the keys within (behind, ahead) `window_size`.
+    """Compute windowed attention per block of queries; time and memory are linear in the length.
 
-    `mask_fn` returns (mask, bias) for any query and key positions. With `is_shift_invariant` it is called for one block
-    only; the blocks then differ only in which keys lie outside the text."""
+    Args:
+        q, k, v: Queries, keys and values.
+        position_ids: Position of each token.
+        window_size: Number of tokens behind and ahead that a query attends to.
+        mask_fn: Returns (mask, bias) for any query and key positions.
+        attention_mask: False on padding.
+        dropout_p: Dropout probability of the attention weights.
+        is_shift_invariant: Mask and bias depend on distances only, so `mask_fn` is called for a single block. Blocks
+            then differ only in which keys lie outside the text.
+    """
     batch, heads, length, _ = q.shape
     block = BLOCK_SIZE if max(window_size) > BLOCK_SIZE // 2 else SHORT_BLOCK_SIZE
     layout = _BlockLayout(length, block, *(-(-distance // block) for distance in window_size))
