@@ -98,7 +98,7 @@ def judge_csv(
 
     Args:
         path: CSV file with the columns variant, seed, score and, optionally, example, document and weight.
-        baseline_name: Name of the baseline in the file; inferred by default.
+        baseline_name: Name of the baseline in the file; by default "baseline", or the first variant of the file.
         metric: Metric of a column called `score`.
         equivalence_margin: Largest difference without practical relevance; by default that of the metric.
         confidence: Joint confidence of all intervals.

@@ -60,7 +60,7 @@ def sdpa_attention(
     attention_bias: Tensor | None,
     dropout_p: float = 0.0,
 ) -> Queries:
-    """Compute attention with the fused kernel of PyTorch, which returns no weights. Arguments as in `eager_attention`."""
+    """Compute attention with the fused kernel of PyTorch, without weights. Arguments as in `eager_attention`."""
     mask = allowed_mask
     if attention_bias is not None:
         mask = (
