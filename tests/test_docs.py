@@ -57,12 +57,13 @@ def test_every_toml_block_is_valid(document):
         tomllib.loads(text)
 
 
-def test_the_part_of_the_guide_passes_the_exam(tmp_path):
+def test_the_parts_of_the_guide_pass_the_conformance_suite(tmp_path):
+    code = "\n\n".join(block for block in blocks("docs/how-to/parts.md", "python") if "register_part" in block)
     file = tmp_path / "my_parts.py"
-    file.write_text(blocks("docs/how-to/parts.md", "python")[0].replace("sqrt-alibi", "sqrt-alibi-of-the-guide"))
-    findings = check_part_file(file)
-    assert findings
-    assert [f"{f.name}: {f.observation}" for f in findings if not f.passed] == []
+    file.write_text(re.sub(r'@register_part\("(\w+)", "([\w-]+)"\)', r'@register_part("\1", "\2-of-the-guide")', code))
+    results = check_part_file(file)
+    assert {result.part.split()[0] for result in results} == {"position", "merge", "block"}
+    assert [f"{result.name}: {result.observation}" for result in results if not result.passed] == []
 
 
 def test_the_experiment_of_the_readme_loads():

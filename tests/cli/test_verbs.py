@@ -161,6 +161,22 @@ def test_parts_check_examines_a_users_file(h2h, tmp_path):  # noqa: F811
     assert "passed" in out
 
 
+def test_parts_check_states_a_failure_once_with_the_constructor_of_the_slot(h2h, tmp_path):  # noqa: F811
+    file = tmp_path / "my_block.py"
+    file.write_text(
+        "from headtohead.nn.parts import Block, register_part\n"
+        "@register_part('block', 'short-constructor')\n"
+        "class ShortConstructor(Block):\n"
+        "    def __init__(self, sizes):\n"
+        "        super().__init__(sizes)\n"
+    )
+    code, out, _ = h2h("parts", "check", file)
+    assert code == 1
+    assert out.count("TypeError") == 1
+    assert "parts in slot block are built with (sizes, build_norm, has_feed_forward)" in out
+    assert h2h("parts", "check", file, "--verbose")[1].count("short-constructor") == 2
+
+
 def test_judge_gives_verdicts_words_and_a_picture_for_scores_from_elsewhere(h2h, tmp_path):  # noqa: F811
     file = tmp_path / "scores.csv"
     rows = [f"{name},{seed},{score + 0.01 * seed}" for name, score in (("old", 2.0), ("new", 1.5)) for seed in range(4)]

@@ -38,13 +38,18 @@ def list_parts(context: typer.Context, as_json: JsonOption = False, plugins: Plu
 
 @parts_app.command("check")
 def check_parts(
-    file: Annotated[Path, typer.Argument(help="Python file with custom parts.")], as_json: JsonOption = False
+    file: Annotated[Path, typer.Argument(help="Python file with custom parts.")],
+    as_json: JsonOption = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print every check with its measurement.")] = False,
 ) -> None:
     """Run the conformance suite: gradients, causality, KV cache, implementations, padding."""
     from headtohead.report import terminal
     from headtohead.testing import check_part_file
 
     results = check_part_file(file)
-    print_json([result.to_dict() for result in results]) if as_json else terminal.print_conformance_results(results)
+    if as_json:
+        print_json([result.to_dict() for result in results])
+    else:
+        terminal.print_conformance_results(results, verbose=verbose)
     if not all(result.passed for result in results):
         raise typer.Exit(1)

@@ -125,15 +125,28 @@ def print_device_report(device_report: dict[str, Any]) -> None:
     _print_text_table(("check", "result"), rows)
 
 
-def print_conformance_results(check_results: Sequence[Any]) -> None:
-    """Print the result of each check of a part; details only if one failed."""
-    rows = [
-        (result.part, result.setup, result.name, "passed" if result.passed else "failed", result.observation)
-        for result in check_results
-    ]
-    num_columns = 4 if all(result.passed for result in check_results) else 5
-    titles = ("part", "model", "check", "result", "detail")
-    _print_text_table(titles[:num_columns], [row[:num_columns] for row in rows])
+def print_conformance_results(check_results: Sequence[Any], *, verbose: bool = False) -> None:
+    """Print one row per part and each distinct failure once; with `verbose`, one row per check instead."""
+    if verbose:
+        rows = [
+            (result.part, result.setup, result.name, "passed" if result.passed else "failed", result.observation)
+            for result in check_results
+        ]
+        _print_text_table(("part", "model", "check", "result", "detail"), rows)
+    else:
+        results_by_part: dict[str, list[Any]] = {}
+        for result in check_results:
+            results_by_part.setdefault(result.part, []).append(result)
+        for part, results in results_by_part.items():
+            failed = [result for result in results if not result.passed]
+            outcome = f"{len(failed)} of {len(results)} checks failed" if failed else f"{len(results)} checks passed"
+            get_stdout_console().print(f"{part}: {outcome}", markup=False, highlight=False, soft_wrap=True)
+            for observation in dict.fromkeys(result.observation for result in failed):
+                checks = dict.fromkeys(
+                    f"{result.name} ({result.setup})" for result in failed if result.observation == observation
+                )
+                console_text = f"  {', '.join(checks)}\n    {observation}"
+                get_stdout_console().print(console_text, markup=False, highlight=False, soft_wrap=True)
     _print_check_counts(check_results)
 
 

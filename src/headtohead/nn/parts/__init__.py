@@ -1,6 +1,6 @@
 """The swappable parts of a transformer: one module per slot, with its base class and the built-in parts."""
 
-from headtohead.nn.parts.attention import Attention, AttentionContext, LayerKVCache
+from headtohead.nn.parts.attention import Attention, AttentionContext, LayerKVCache, MultiHeadAttention
 from headtohead.nn.parts.base import AttentionImplementation, Invariant, ModelSizes, Part
 from headtohead.nn.parts.block import Block
 from headtohead.nn.parts.feedforward import FeedForward
@@ -22,6 +22,7 @@ __all__ = [
     "LayerKVCache",
     "Merge",
     "ModelSizes",
+    "MultiHeadAttention",
     "Norm",
     "Part",
     "Pattern",
