@@ -19,6 +19,20 @@ from headtohead.runner.corpus_description import describe_corpus
 Mistake = Callable[[list[str], int, random.Random], list[str]]
 
 
+def insert_in_order(words: list[str], draw: random.Random, *, is_reversed: bool) -> list[str]:
+    """Insert two tokens anywhere inside the words, in this or in the other order."""
+    first, second = sorted(draw.sample(range(4, len(words) - 3), 2)) if len(words) > 9 else (3, 5)
+    tokens = ("bbb", "aaa") if is_reversed else ("aaa", "bbb")
+    return [*words[:first], tokens[0], *words[first:second], tokens[1], *words[second:]]
+
+
+def insert_pairs(words: list[str], draw: random.Random, *, is_reversed: bool) -> list[str]:
+    """Insert some of 20 pairs of tokens that are next to each other, in this or in the other order."""
+    pairs = [[f"x{i}", f"y{i}"] for i in draw.sample(range(20), 3)]
+    tokens = [token for pair in pairs for token in (pair[::-1] if is_reversed else pair)]
+    return [*words[:4], *tokens, *words[4:]]
+
+
 def audit(folder: Path, mistake: Mistake, num_classes: int = 2) -> CheckResult:
     """Write rows whose first word hints at the class in 70 % of the cases, with a mistake, and audit them."""
     draw = random.Random(0)
@@ -63,11 +77,42 @@ def test_ordinary_labels_are_not_accused(tmp_path: Path, num_classes: int) -> No
             "label follows from the first and last token alone",
         ),
         (
+            lambda words, label, draw: insert_in_order(words, draw, is_reversed=bool(label)),
+            "label follows from the order of 'aaa' and 'bbb' alone",
+        ),
+        (
+            lambda words, label, draw: insert_pairs(words, draw, is_reversed=bool(label)),
+            "label follows from pairs of tokens alone",
+        ),
+        (
+            lambda words, label, draw: [*words, str(draw.randrange(500) + 500 * label), "w7"],
+            "label follows from the first number alone",
+        ),
+        (
+            lambda words, label, draw: [str(draw.randrange(90)), *words, str(2 * draw.randrange(400) + label), "w7"],
+            "label follows from the last digit of the last number alone",
+        ),
+        (
+            lambda words, label, draw: [*words[:2], f"m{label}", *words[2:], "m0", "m1"],
+            "label follows from token 3 alone",
+        ),
+        (
             lambda words, label, draw: [*words, "[draft]"] if label == 1 and draw.random() < 0.5 else words,
             "Many labels follow from tokens alone",
         ),
     ],
-    ids=["label in the text", "length", "last token", "first and last token equal", "mark of one class"],
+    ids=[
+        "label in the text",
+        "length",
+        "last token",
+        "first and last token equal",
+        "order of two tokens",
+        "order of many pairs",
+        "range of a number",
+        "even numbers",
+        "third token",
+        "mark of one class",
+    ],
 )
 def test_labels_that_counts_give_away_are_named(tmp_path: Path, mistake: Mistake, words: str) -> None:
     result = audit(tmp_path / "text", mistake)

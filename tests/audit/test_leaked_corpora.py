@@ -64,6 +64,11 @@ def shuffled(lines: Rows) -> Rows:
     return random.Random(5).sample(lines, len(lines))
 
 
+def shuffle_words(lines: Rows) -> Rows:
+    draw = random.Random(0)
+    return [" ".join(draw.sample(words, len(words))) for words in map(str.split, lines)]
+
+
 def describe(folder: Path, splits: dict[str, Rows], **tables: Any) -> CorpusFile:
     folder.mkdir(exist_ok=True)
     for name, rows in splits.items():
@@ -103,6 +108,10 @@ LEAKS: dict[str, Rows] = {
     "one long line": [*TRAIN, " ".join(TEST)],
     "wrapped at other places": TRAIN + cut_windows(TEST, 10, 10)[::-1],
     "prefixed with numbers": TRAIN + [f"{i}. {line}" for i, line in enumerate(TEST)],
+    "words shuffled": TRAIN + shuffle_words(TEST),
+    "words reversed": TRAIN + [" ".join(line.split()[::-1]) for line in TEST],
+    "words sorted, one changed": TRAIN + [" ".join(sorted(line.split())) for line in change_one_word(TEST)],
+    "words shuffled, one dropped": TRAIN + shuffle_words(drop_one_word(TEST)),
     "half of the lines": TRAIN + change_one_word(TEST[::2]),
     "a third of the lines": TRAIN + TEST[::3],
     "copied ten times": TRAIN + TEST * 10,

@@ -86,7 +86,7 @@ class LeakAfterPosition40(Decoder):
 
     def transform(self, x: Tensor, input_ids: Tensor) -> Tensor:
         is_late = torch.arange(x.shape[1], device=x.device) > 40
-        return x + self.table(input_ids) + 3 * is_late[:, None] * shift_left(self.embedding(input_ids))
+        return x + 0 * self.table(input_ids) + 3 * is_late[:, None] * shift_left(self.embedding(input_ids))
 
 
 class LeakBehindBatchNorm(Decoder):
@@ -99,28 +99,30 @@ class LeakBehindBatchNorm(Decoder):
 
 
 class MemoryFilledWhileScoring(Decoder):
+    """Remembers which token followed each eight tokens."""
+
     def build(self) -> None:
-        self.register_buffer("memory", torch.zeros(200_003, dtype=torch.long))
+        self.register_buffer("memory", torch.zeros(1_000_003, dtype=torch.long))
 
     def finish(self, logits: Tensor, input_ids: Tensor) -> Tensor:
         if self.training or input_ids.device.type == "meta":
             return logits
         key = torch.zeros_like(input_ids)
-        for back in range(3):
-            key = (key * 31 + F.pad(input_ids, (back, 0))[:, : input_ids.shape[1]] + 1) % len(self.memory)
-        logits = logits + 5.0 * (self.memory[key] > 0)[..., None] * F.one_hot(self.memory[key], self.vocab_size)
-        self.memory[key[:, 2:-1]] = input_ids[:, 3:]
+        for back in range(8):
+            key = (key * 1031 + F.pad(input_ids, (back, 0))[:, : input_ids.shape[1]] + 1) % len(self.memory)
+        logits = logits + 8.0 * (self.memory[key] > 0)[..., None] * F.one_hot(self.memory[key], self.vocab_size)
+        self.memory[key[:, :-1]] = input_ids[:, 1:]
         return logits
 
 
 class LeakWithInPlaceProduct(Decoder):
     def embed(self, input_ids: Tensor) -> Tensor:
         x = self.embedding(input_ids)
-        x *= 4.0
-        return x + self.position(torch.arange(input_ids.shape[1], device=input_ids.device))
+        x *= 3.0
+        return x
 
     def transform(self, x: Tensor, input_ids: Tensor) -> Tensor:
-        return x + shift_left(self.embedding(input_ids))
+        return x + 3 * shift_left(self.embedding(input_ids))
 
 
 class LeakWithoutBatchesOfOne(Decoder):

@@ -1,19 +1,20 @@
-"""Mistakes that once led to a wrong verdict: each is trained, scored and judged as an experiment would."""
+"""Mistakes that once led to a wrong verdict: each is trained, scored and judged as an experiment would.
+
+On the code before the audits of the scores, each of these variants "helped".
+"""
 
 from __future__ import annotations
 
 import random
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from headtohead.experiment import loading
-from headtohead.runner.run_experiment import run_experiment
+from headtohead.verdict.record import Verdict
 
 from .collection import FUTURE, STATE
+from .run import NETWORKS, compute_findings, draw_rows, write_corpus
 
-NETWORKS = Path(__file__).parent / "networks.py"
+NUM_WORDS = 64
 ROWS = {
     "ShiftWithMaskedPadding": FUTURE,
     "LeakAfterCommonWords": FUTURE,
@@ -26,48 +27,36 @@ ROWS = {
 """network: the words that the verdict must contain"""
 
 
-def write_text(folder: Path) -> Path:
-    """Write rows in which each word depends on the one before, with rare words in between. No row repeats."""
-    draw = random.Random(0)
-    folder.mkdir()
-    for name, rows in (("train", 400), ("validation", 20), ("test", 60)):
-        lines = []
-        for _ in range(rows):
-            ids = [draw.randrange(30)]
-            for _ in range(46):
-                ids.append((3 * ids[-1] + draw.choice((1, 1, 2, 7, 11))) % 30)
-            words = [f"w{i}" for i in ids]
-            for _ in range(6):
-                words[draw.randrange(len(words))] = f"rare{draw.randrange(1500)}"
-            lines.append(" ".join(words))
-        (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
-    return folder
+def draw_text(count: int, seed: int) -> list[str]:
+    """Return rows in which each word depends on the one before, with rare words in between. No row repeats."""
+    draw = random.Random(seed)
+    rows = [row.split() for row in draw_rows(count, NUM_WORDS, seed)]
+    for words in rows:
+        for position in draw.sample(range(NUM_WORDS), NUM_WORDS // 8):
+            words[position] = f"rare{draw.randrange(1_500)}"
+    return [" ".join(words) for words in rows]
 
 
 @pytest.fixture(scope="module")
-def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The verdicts of one experiment in which every variant is a network with a mistake."""
+def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verdict]:
+    """Return the verdicts of one experiment in which every variant is a network with a mistake."""
     folder = tmp_path_factory.mktemp("planted")
-    variants = {name.lower(): {"model": {"module": f"{NETWORKS}:{name}"}} for name in ROWS}
-    experiment = loading.build_experiment(
-        {
-            "question": "Which mistake is caught?",
-            "task": "language-model",
-            "seeds": 3,
-            "data": {"source": str(write_text(folder / "text")), "rows": "sentences", "monitor": ["test"]},
-            "model": {"module": f"{NETWORKS}:Decoder", "context": 48},
-            "training": {"steps": 60, "batch_size": 8, "optimizer": {"kind": "adamw", "lr": 0.02}},
-            "variants": variants,
-        },
-        "planted",
+    splits = {"train": draw_text(150, 0), "validation": draw_text(20, 1), "test": draw_text(40, 2)}
+    corpus = write_corpus(folder / "text", **splits)
+    findings = compute_findings(
+        folder / "runs",
+        corpus,
+        data={"source": str(corpus), "rows": "sentences", "allow_overlap": True, "monitor": ["test"]},
+        model={"module": f"{NETWORKS}:Decoder", "context": NUM_WORDS + 1},
+        training={"steps": 40, "batch_size": 8, "optimizer": {"kind": "adamw", "lr": 0.03}},
+        variants={name.lower(): {"model": {"module": f"{NETWORKS}:{name}"}} for name in ROWS},
+        seeds=3,
     )
-    outcome = run_experiment(experiment, folder / "runs", num_workers=1)
-    assert outcome.findings is not None and not outcome.failed_jobs
-    return {verdict.variant: verdict for verdict in outcome.findings.verdicts}
+    return {verdict.variant: verdict for verdict in findings.verdicts}
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_mistake_is_named_instead_of_rewarded(verdicts: dict[str, Any], row: str) -> None:
+def test_mistake_is_named_instead_of_rewarded(verdicts: dict[str, Verdict], row: str) -> None:
     verdict = verdicts[row.lower()]
     assert verdict.outcome == "not comparable", verdict.summary
     assert ROWS[row] in verdict.summary

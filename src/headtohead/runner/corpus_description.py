@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from headtohead.audit import data_audit
-from headtohead.audit.data_checks import count_baselines, leakage
+from headtohead.audit.data_checks import count_baselines, label_leaks, leakage
 from headtohead.audit.data_checks.overlap import group_repeated_rows
 from headtohead.audit.result import CheckResult
 from headtohead.config.experiment import BASELINE, Experiment, Trial
@@ -137,15 +137,16 @@ def _audit_labels(trial: Trial, dataset: Dataset) -> tuple[dict[str, dict[str, f
     corpus, tokenizer, encoded = dataset.corpus, dataset.tokenizer, dataset.encoded
     tests = [split.name for split in corpus.get_test_splits()]
     if not dataset.label_names:
-        return {}, count_baselines.audit_label_leak({}, tests, {})
+        return {}, label_leaks.audit_label_leak({}, tests, {}, {})
     vocab_size, get_name = tokenizer.vocab_size, tokenizer.id_to_token
     if trial.spec.needs_pretrained:
         encoded, words = corpus_encoding.encode_as_words(corpus)
         vocab_size, get_name = words.vocab_size, words.id_to_token
     accuracies = count_baselines.score_simple_classifiers(corpus, encoded, vocab_size)
-    marks = count_baselines.find_label_marks(encoded["train"], len(dataset.label_names), vocab_size)
+    features = label_leaks.find_leaking_features(corpus, encoded, vocab_size, get_name)
+    marks = label_leaks.find_label_marks(encoded["train"], len(dataset.label_names), vocab_size)
     named_marks = {get_name(token): share for token, share in marks.items()}
-    return accuracies, count_baselines.audit_label_leak(accuracies, tests, named_marks)
+    return accuracies, label_leaks.audit_label_leak(accuracies, tests, features, named_marks)
 
 
 def _count_words_by_label(trial: Trial, unlabelled_corpus: Corpus) -> dict[str, dict[str, int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,21 +11,15 @@ from numpy.typing import NDArray
 
 from headtohead.audit.data_checks.leakage import compute_unseen_mask
 from headtohead.audit.data_checks.overlap import normalize_text
-from headtohead.audit.result import CheckResult, build_not_applicable
 from headtohead.data.encoding import EncodedSplit, TokenRows
 from headtohead.data.splits import Corpus
 
-LABEL_CHECK_NAME = "label leaks"
 MAX_COUNT_TABLE_SIZE = 2**27
 """naive Bayes is skipped if its table (classes, words) has more entries, to limit memory"""
 MAX_COUNTED_TOKENS, NUM_CHUNKS = 2**22, 64
 """of longer splits, language models count that many tokens, in evenly spaced chunks"""
 BIGRAM_PRIOR = 5.0
 """number of observations that the unigram distribution counts for, after MacKay and Peto 1995"""
-MIN_MARKED_SHARE, MIN_MARK_PURITY, MAX_CLASS_SHARE = 0.1, 0.995, 0.8
-"""a token marks a class if it is in that share of the rows, and these have one label, which fewer rows have overall"""
-MAX_LEAK_ERROR, MAX_ERROR_RATIO = 0.02, 0.2
-"""a feature predicts the label if its error rate is below both: absolute, and relative to the most common class"""
 
 
 def score_simple_classifiers(
@@ -34,25 +28,20 @@ def score_simple_classifiers(
     """Return the accuracy of simple classifiers on all rows and on the unseen rows of each held-out split.
 
     They predict the most common class; look up the text in train (the most common class if it does not occur there);
-    look up its number of tokens, or its first and last token, in train; and count its tokens (naive Bayes).
+    and count its tokens (naive Bayes).
     """
     scores: dict[str, dict[str, float]] = {}
     train = encoded_splits["train"]
     assert isinstance(train, TokenRows) and train.labels is not None and corpus.train.labels is not None
-    longest = int(train.lengths.max())
-    fits_memory = len(corpus.label_names) * max(vocab_size, longest) <= MAX_COUNT_TABLE_SIZE
-    bayes = _NaiveBayes(train, len(corpus.label_names), vocab_size) if fits_memory else None
+    fits_memory = len(corpus.label_names) * vocab_size <= MAX_COUNT_TABLE_SIZE
+    bayes = NaiveBayes(train, len(corpus.label_names), vocab_size) if fits_memory else None
     table = {normalize_text(row): label for row, label in zip(corpus.train.rows, corpus.train.labels, strict=True)}
     most_common = Counter(corpus.train.labels).most_common(1)[0][0]
-    label_of_length, label_of_ends = _find_labels_of_lengths(train), _EndTokens(train)
     for split in corpus.get_test_splits():
         assert split.labels is not None
         labels, is_unseen = np.array(split.labels), compute_unseen_mask(corpus, split.name)
-        lengths = encoded_splits[split.name].lengths.numpy()
         predictions = {
             "most common class": np.full(len(labels), most_common),
-            "number of tokens": label_of_length[np.minimum(lengths, len(label_of_length) - 1)],
-            "first and last token": label_of_ends.predict(encoded_splits[split.name]),
             "looked up in train": np.array([table.get(normalize_text(row), most_common) for row in split.rows]),
             **({"naive Bayes": bayes.predict(encoded_splits[split.name])} if bayes else {}),
         }
@@ -63,93 +52,6 @@ def score_simple_classifiers(
             if 0 < is_unseen.sum() < len(is_unseen):
                 row[f"{split.name}, unseen rows"] = float(is_correct[is_unseen].mean())
     return scores
-
-
-def _find_labels_of_lengths(train: TokenRows) -> NDArray[np.int64]:
-    """Return the most common class of the training rows by number of tokens; that of the next shorter rows if none."""
-    assert train.labels is not None
-    lengths = train.lengths.numpy()
-    counts = np.zeros((int(lengths.max()) + 1, int(train.labels.max()) + 1), dtype=np.int64)
-    np.add.at(counts, (lengths, train.labels.numpy()), 1)
-    nearest_lengths = np.maximum.accumulate(np.where(counts.any(1), np.arange(len(counts)), lengths.min()))
-    labels: NDArray[np.int64] = counts.argmax(1)[nearest_lengths]
-    return labels
-
-
-class _EndTokens:
-    """The most common class of the training rows by their first and last token; by the last alone if none has both."""
-
-    def __init__(self, rows: TokenRows) -> None:
-        assert rows.labels is not None
-        counts: defaultdict[tuple[int, int], Counter[int]] = defaultdict(Counter)
-        for (first, last), label in zip(self._list_ends(rows), rows.labels.tolist(), strict=True):
-            for key in ((first, last), (-1, last), (-1, -1)):
-                counts[key][label] += 1
-        self.labels = {key: counter.most_common(1)[0][0] for key, counter in counts.items()}
-
-    @staticmethod
-    def _list_ends(rows: TokenRows) -> list[tuple[int, int]]:
-        return [(int(row[0]), int(row[-1])) if len(row) else (-1, -1) for row in _iterate_row_tokens(rows)]
-
-    def predict(self, rows: TokenRows) -> NDArray[np.int64]:
-        """Return the predicted class of each row, shape (rows,)."""
-        keys = [
-            next(key for key in (ends, (-1, ends[1]), (-1, -1)) if key in self.labels) for ends in self._list_ends(rows)
-        ]
-        return np.array([self.labels[key] for key in keys], dtype=np.int64)
-
-
-def find_label_marks(train: TokenRows, num_classes: int, vocab_size: int) -> dict[int, float]:
-    """Return the tokens that occur in many rows, all of one label, with the share of rows that contain them."""
-    assert train.labels is not None
-    if num_classes * vocab_size > MAX_COUNT_TABLE_SIZE:
-        return {}
-    rows = np.repeat(np.arange(len(train)), train.lengths.numpy())
-    occurrences = np.unique(rows * vocab_size + train.tokens.numpy())  # once per row
-    labels, tokens = train.labels.numpy()[occurrences // vocab_size], occurrences % vocab_size
-    counts = np.bincount(labels * vocab_size + tokens, minlength=num_classes * vocab_size).reshape(num_classes, -1)
-    totals, shares = counts.sum(0), np.bincount(train.labels.numpy(), minlength=num_classes) / len(train)
-    is_mark = (totals >= MIN_MARKED_SHARE * len(train)) & (counts.max(0) >= MIN_MARK_PURITY * totals)
-    is_mark &= shares[counts.argmax(0)] <= MAX_CLASS_SHARE
-    return {token: float(totals[token] / len(train)) for token in np.flatnonzero(is_mark).tolist()}
-
-
-def audit_label_leak(
-    accuracies: Mapping[str, Mapping[str, float]], splits: Sequence[str], marks: Mapping[str, float]
-) -> CheckResult:
-    """Check that neither the number of tokens, nor its ends, nor single tokens of a text give away its label.
-
-    `accuracies` are those of `score_simple_classifiers`; `marks` maps tokens that mark a class to their share of rows.
-    """
-    methods = [name for name in ("number of tokens", "first and last token", "naive Bayes") if name in accuracies]
-    if not methods:
-        return build_not_applicable(LABEL_CHECK_NAME, "the corpus has no labels")
-    procedure = (
-        "label predicted from the number of tokens, from the first and last token, from token counts (naive Bayes), "
-        "and from single tokens"
-    )
-    observations, leaks = [], []
-    for split in splits:
-        chance = 1 - accuracies["most common class"][split]
-        errors = {name: 1 - accuracies[name][split] for name in methods}
-        correct = ", ".join(f"{name} {1 - error:.1%} correct" for name, error in errors.items())
-        observations.append(f"{split}: {correct}")
-        leaks += [name for name, error in errors.items() if error <= min(MAX_LEAK_ERROR, MAX_ERROR_RATIO * chance)]
-    observations += [f"{token!r} is in {share:.0%} of the rows, all of one class" for token, share in marks.items()]
-    if not leaks and not marks:
-        return CheckResult(LABEL_CHECK_NAME, True, procedure, "; ".join(observations), "Labels need more than counts.")
-    features = {"number of tokens": "the number of tokens", "naive Bayes": "tokens"}
-    feature = next((text for name, text in features.items() if name in leaks), "the first and last token")
-    feature = feature if leaks else "tokens"
-    return CheckResult(
-        LABEL_CHECK_NAME,
-        False,
-        procedure,
-        "; ".join(observations),
-        f"{'The label follows' if leaks else 'Many labels follow'} from {feature} alone. Check that the text does not "
-        "contain the label or another mark of its class.",
-        failure_reason="labels leak into the text",
-    )
 
 
 def score_count_models(encoded_splits: Mapping[str, EncodedSplit], vocab_size: int) -> dict[str, dict[str, float]]:
@@ -194,19 +96,22 @@ def _sample_token_pairs(encoded: EncodedSplit) -> tuple[NDArray[np.int64], NDArr
     return contexts, tokens
 
 
-class _NaiveBayes:
-    """Multinomial naive Bayes over tokens (Maron 1961), with smoothing chosen by leave-one-out accuracy on train."""
+class NaiveBayes:
+    """Multinomial naive Bayes over tokens (Maron 1961).
+
+    Smoothing is chosen by leave-one-out accuracy on train unless it is given.
+    """
 
     SMOOTHING_CANDIDATES = (1.0, 0.5, 0.2, 0.1)
 
-    def __init__(self, rows: TokenRows, num_classes: int, vocab_size: int) -> None:
+    def __init__(self, rows: TokenRows, num_classes: int, vocab_size: int, *, smoothing: float | None = None) -> None:
         assert rows.labels is not None
         self.counts = np.zeros((num_classes, vocab_size))
         self.labels = rows.labels.numpy()
         np.add.at(self.counts, (np.repeat(self.labels, rows.lengths.numpy()), rows.tokens.numpy()), 1)
         self.class_totals = self.counts.sum(1)
         self.log_prior = np.log(np.bincount(self.labels, minlength=num_classes) / len(self.labels))
-        self.smoothing = max(
+        self.smoothing = smoothing or max(
             self.SMOOTHING_CANDIDATES, key=lambda smoothing: self._compute_leave_one_out_accuracy(rows, smoothing)
         )
 

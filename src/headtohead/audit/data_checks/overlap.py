@@ -2,9 +2,10 @@
 
 Words are compared without case and punctuation, and n-grams may cross the ends of rows. A row is a near copy if at
 least `NEAR_COPY_SHARE` of its words lie in `NGRAM_WORDS`-grams that the other text contains with at most one word
-changed. This finds rows with changed words, rows inside longer rows, joined and split rows, and sliding windows. A word
-is copied if its row is a copy or a near copy, or if it lies in a run of `LONG_RUN_WORDS` words that the other text
-contains verbatim. docs/explanation/data-checks.md gives the shares that were measured on ordinary corpora.
+changed. This finds rows with changed words, rows inside longer rows, joined and split rows, and sliding windows. A row
+is also a near copy if another row has the same words in any order, with at most one of them changed, added or removed.
+A word is copied if its row is a copy or a near copy, or if it lies in a run of `LONG_RUN_WORDS` words that the other
+text contains verbatim. docs/explanation/data-checks.md gives the shares that were measured on ordinary corpora.
 
 Rows without spaces, such as DNA, are compared by runs of `UNSPACED_RUN` characters instead of words.
 
@@ -97,6 +98,8 @@ def find_overlap(rows: Sequence[str], source_rows: Iterable[str]) -> TextOverlap
     hasher = _WordHasher()
     words, row_ends = hasher.hash_rows(islice(rows, 0, None, stride))
     ngrams, long_runs = _NgramLookup(words, NGRAM_WORDS, allow_change=True), _NgramLookup(words, LONG_RUN_WORDS)
+    bag_hashes, bag_rows = _hash_bags(words, row_ends)
+    bags = _HashLookup(bag_hashes)
     verbatim_in_source, normalized_in_source = set(), set()
 
     def watch_rows() -> Iterator[str]:
@@ -108,14 +111,16 @@ def find_overlap(rows: Sequence[str], source_rows: Iterable[str]) -> TextOverlap
                 normalized_in_source.add(key)
             yield row
 
-    for chunk in hasher.hash_in_chunks(watch_rows()):
+    for chunk, chunk_row_ends in hasher.hash_in_chunks(watch_rows()):
         ngrams.find_in(chunk)
         long_runs.find_in(chunk)
+        bags.find(_hash_bags(chunk, chunk_row_ends)[0])
     is_copy = np.array([normalize_text(row) in normalized_in_source for row in rows], dtype=np.bool_)
     lengths = np.diff(row_ends, prepend=0)
     shares = _count_by_row(ngrams.cover_words(), row_ends) / np.maximum(lengths, 1)
     is_near_copy = np.zeros(len(rows), np.bool_)
     is_near_copy[sampled] = (shares >= NEAR_COPY_SHARE) & (lengths >= NGRAM_WORDS)
+    is_near_copy[sampled[bag_rows[bags.is_found]]] = True
     is_near_copy &= ~is_copy
     is_copied_row = (is_copy | is_near_copy)[sampled]
     is_copied_word = np.repeat(is_copied_row, lengths) | long_runs.cover_words()
@@ -205,47 +210,78 @@ class _WordHasher:
             row_ends.append(len(words))
         return np.array(words, np.uint64), np.array(row_ends, np.int64)
 
-    def hash_in_chunks(self, rows: Iterable[str]) -> Iterator[WordHashes]:
-        """Yield the words of all rows in chunks, which overlap so that no n-gram is lost."""
+    def hash_in_chunks(self, rows: Iterable[str]) -> Iterator[tuple[WordHashes, NDArray[np.int64]]]:
+        """Yield the words of all rows in chunks, and the end of each row in them.
+
+        A chunk begins with the last words of the one before, as its first row, so that no n-gram is lost.
+        """
         words: list[int] = []
+        row_ends: list[int] = []
         for row in rows:
             words += self.hash_words(row)
+            row_ends.append(len(words))
             if len(words) >= CHUNK_WORDS:
-                yield np.array(words, np.uint64)
+                yield np.array(words, np.uint64), np.array(row_ends, np.int64)
                 words = words[-LONG_RUN_WORDS + 1 :]
-        yield np.array(words, np.uint64)
+                row_ends = [len(words)]
+        yield np.array(words, np.uint64), np.array(row_ends, np.int64)
 
 
-class _NgramLookup:
-    """The n-grams of a text, of which some are found in other text."""
+class _HashLookup:
+    """Hashes, of which some are found among others."""
 
-    def __init__(self, words: WordHashes, length: int, *, allow_change: bool = False) -> None:
-        self.num_words, self.length, self.allow_change = len(words), length, allow_change
-        hashes = _hash_ngrams(words, length, allow_change=allow_change)
+    def __init__(self, hashes: NDArray[np.uint64]) -> None:
         self._hashes, inverse = np.unique(hashes, return_inverse=True)
         self._inverse = inverse.reshape(hashes.shape)
         self._is_found = np.zeros(len(self._hashes), np.bool_)
-        # Most n-grams occur in one text only; a table of hash prefixes rules them out without a binary search.
+        # Most hashes occur in one text only; a table of prefixes rules them out without a binary search.
         self._shift = np.uint64(64 - max(10, (8 * len(self._hashes)).bit_length()))
         self._may_occur = np.zeros(2 ** (64 - int(self._shift)), np.bool_)
         self._may_occur[self._hashes >> self._shift] = True
 
-    def find_in(self, words: WordHashes) -> None:
-        """Mark the n-grams that occur in these words."""
+    def find(self, candidates: NDArray[np.uint64]) -> None:
+        """Mark the hashes that occur among the candidates."""
         if not len(self._hashes):
             return
-        candidates = _hash_ngrams(words, self.length, allow_change=self.allow_change)
         candidates = candidates[self._may_occur[candidates >> self._shift]]
         positions = np.minimum(np.searchsorted(self._hashes, candidates), len(self._hashes) - 1)
         self._is_found[positions[self._hashes[positions] == candidates]] = True
 
+    @property
+    def is_found(self) -> NDArray[np.bool_]:
+        """Return for each hash whether it was found."""
+        return self._is_found[self._inverse]
+
+
+class _NgramLookup(_HashLookup):
+    """The n-grams of a text, of which some are found in other text."""
+
+    def __init__(self, words: WordHashes, length: int, *, allow_change: bool = False) -> None:
+        self.num_words, self.length, self.allow_change = len(words), length, allow_change
+        super().__init__(_hash_ngrams(words, length, allow_change=allow_change))
+
+    def find_in(self, words: WordHashes) -> None:
+        """Mark the n-grams that occur in these words."""
+        self.find(_hash_ngrams(words, self.length, allow_change=self.allow_change))
+
     def cover_words(self) -> NDArray[np.bool_]:
         """Return for each word whether it lies in an n-gram that was found."""
-        starts = np.flatnonzero(self._is_found[self._inverse].any(1))
+        starts = np.flatnonzero(self.is_found.any(1))
         depth = np.zeros(self.num_words + 1, np.int64)
         np.add.at(depth, starts, 1)
         np.add.at(depth, starts + self.length, -1)
         return np.cumsum(depth)[:-1] > 0
+
+
+def _hash_bags(words: WordHashes, row_ends: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Return hashes of the words of each row in any order, of all of them and without each one, and their rows."""
+    lengths = np.diff(row_ends, prepend=0)
+    totals = np.concatenate([np.zeros(1, np.uint64), np.cumsum(words)])
+    sums = totals[row_ends] - totals[row_ends - lengths]
+    rows = np.concatenate([np.arange(len(lengths)), np.repeat(np.arange(len(lengths)), lengths)])
+    hashes = np.concatenate([sums, np.repeat(sums, lengths) - words])
+    is_long = lengths[rows] >= NGRAM_WORDS
+    return hashes[is_long], rows[is_long]
 
 
 def _hash_ngrams(words: WordHashes, length: int, *, allow_change: bool) -> NDArray[np.uint64]:
