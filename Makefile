@@ -19,7 +19,7 @@ export OPENBLAS_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types pytest slow docs coverage format calibration bench faults fuzz clean
+.PHONY: help demo test lint types pytest slow docs coverage format calibration bench faults fuzz hostile clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -69,6 +69,9 @@ faults: $(VENV)/.everything ## inject faults into running experiments and check 
 fuzz: $(VENV)/.everything ## fuzz every parser for half an hour; set MINUTES or TARGETS
 	$(PIP) -e '.[fuzz]'
 	$(BIN)/python tools/fuzz.py $(TARGETS) --minutes $(or $(MINUTES),30)
+
+hostile: $(VENV)/.everything ## open hostile folders of every kind with verify, report and serve; prints the figures
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/hostile/test_hostile_folders.py --timeout 3600 -m slow -s $(ARGS)
 
 clean: ## remove the environment, caches and demo runs
 	rm -rf $(VENV) runs/demo build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .calibration .fuzz .coverage .coverage.*

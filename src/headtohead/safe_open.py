@@ -121,6 +121,15 @@ def check_folder(folder: Path) -> None:
             raise RunFolderError(f"{folder}: has more than {MAX_ENTRIES:,} files and folders")
 
 
+def find_hard_link(folder: Path) -> str:
+    """Name a file of a folder that has another name, through which it can be changed later; "" if there is none."""
+    for entry, _ in _iterate_entries(folder, 1):
+        status = entry.stat(follow_symlinks=False)
+        if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
+            return f"{entry.path}: has {status.st_nlink} names (hard links); replace it by a copy"
+    return ""
+
+
 def _iterate_entries(folder: Path, depth: int) -> Iterator[tuple[os.DirEntry[str], int]]:
     """Yield the entries of a folder and of its subfolders, with their depth."""
     with os.scandir(folder) as entries:
@@ -163,9 +172,11 @@ def append_to_file(path: Path) -> BufferedWriter:
         if error.errno in (errno.ELOOP, errno.ENXIO):
             raise RunFolderError(f"{path} is a link or a pipe; refusing to write to it") from None
         raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         os.close(descriptor)
-        raise RunFolderError(f"{path} is not a regular file; refusing to write to it")
+        problem = "has another name (hard link)" if stat.S_ISREG(status.st_mode) else "is not a regular file"
+        raise RunFolderError(f"{path} {problem}; refusing to write to it")
     return os.fdopen(descriptor, "ab")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -79,7 +80,7 @@ def verify_experiment(
     finished = [
         (f"{name}/seed-{seed}", run) for name in runs.experiment.names for seed, run in runs.finished(name).items()
     ]
-    checks = []
+    checks = [run_check(str(folder), "plain files", partial(safe_open.find_hard_link, folder))]
     for location, run in [*finished, *points.list_finished_runs(folder)]:
         on_progress(f"files of {location}")
         checks += list(_check_run_files(location, run))
@@ -305,7 +306,12 @@ def check_reports(
 
 def _compare_report(folder: Path, name: str, report_format: str, render_report: RenderReport) -> str:
     """Return how a report in the folder differs from a newly rendered one; an empty string if it is identical."""
-    with tempfile.TemporaryDirectory() as scratch:
-        (rendered_path,) = render_report(folder, [report_format], Path(scratch))
-        is_identical = rendered_path.read_bytes() == safe_open.read_file(folder / name)
-    return "" if is_identical else "was edited, or made by another version"
+    with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings(record=True) as missing_charts:
+        warnings.simplefilter("always")
+        render_report(folder, [report_format], Path(scratch))
+        is_identical = (Path(scratch) / name).read_bytes() == safe_open.read_file(folder / name)
+    if is_identical:
+        return ""
+    if missing_charts:
+        return f"could not be made again: {missing_charts[0].message}"
+    return "was edited, or made by another version"

@@ -21,7 +21,6 @@ def build_reproduction_section(context: ReportContext) -> Section:
     seeds = {seed for by_split in results.values() for pairs in by_split.values() for seed, _ in pairs}
     details = {
         "Experiment": experiment.name if experiment else None,
-        "Run folder": context.folder.resolve().name if context.folder else None,
         "Seeds": ", ".join(map(str, sorted(seeds))),
         "Corpus": corpus.origin if corpus else None,
         "Corpus SHA-256": corpus.digest if corpus else None,
