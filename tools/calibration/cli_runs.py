@@ -169,7 +169,7 @@ def run_cli_experiments(store: ResultStore, cache: Path) -> list[CommandRow]:
         for kind in KINDS:
             experiment = FIRST_EXPERIMENT + number
             rows.append(
-                store.with_modules().get(
+                store.get(
                     "commands",
                     f"{kind}; {experiment}",
                     CommandRow,
