@@ -16,6 +16,7 @@ from . import page
 from .aa_training import KINDS, train_experiments
 from .advice import study_advice
 from .cli_runs import run_cli_experiments
+from .collapse import study_collapsing_runs
 from .comparison_training import train_comparisons
 from .coverage import list_synthetic_groups, measure_group
 from .false_verdicts import MARGINS, study_false_verdicts, study_families
@@ -58,6 +59,7 @@ def write_page(store: ResultStore, cache: Path, out: Path) -> None:
         [row for kind in kinds for row in study_families(store, kind, cache)]
     )
     sections["A/A experiments through the command line"] = page.format_commands(store.list_rows("commands"))
+    sections["Collapsing runs"] = page.format_collapse(study_collapsing_runs(store))
     groups = {
         "real addresses": load_comparisons(cache),
         "real addresses, equal seeds possible": load_comparisons(cache, blend_weight=0.0),

@@ -9,11 +9,14 @@ from typing import Any
 
 from scipy import stats
 
+from headtohead.verdict.interim import compute_analysis_confidence
+from headtohead.verdict.phrasing import FEW_DOCUMENTS
 from headtohead.verdict.rule import HELPED, HURT, NO_PRACTICAL_DIFFERENCE
 
-from . import advice, cli_runs, comparison_training, power
+from . import advice, cli_runs, collapse, comparison_training, power
 from .aa_training import DOCUMENT_COUNTS, EXAMPLES, SEEDS
 from .advice import EFFECT_LIMITS, AdviceRow
+from .collapse import CollapseRow
 from .coverage import DRAWS, REFINED_DRAWS, SEED_COUNTS, CoverageCell
 from .false_verdicts import LOST_SHARE, VARIANT_COUNTS, FalseVerdictRow, FamilyRow
 from .power import EFFECTS, ERROR_SEEDS, PairingRow, SharedVarianceRow
@@ -72,9 +75,13 @@ def format_misses(cells: Sequence[CoverageCell]) -> str:
         (cell.simulation, cell.lengths, cell.documents, cell.seeds, f"{cell.draws:,}", format_share(cell.coverage))
         for cell in sorted(misses, key=lambda cell: (cell.documents, cell.coverage))
     ]
-    return f"{len(misses)} of {len(cells)} cells miss their target:\n\n" + format_table(
-        ["simulation", "lengths", "documents", "seeds", "draws", "coverage"], rows
+    num_few = sum(cell.documents < FEW_DOCUMENTS for cell in misses)
+    note = (
+        f"{len(misses)} of {len(cells)} cells miss their target. {num_few} of them have fewer than {FEW_DOCUMENTS} "
+        "documents, where verdicts speak of these documents first and give the interval for new text beside it; the "
+        f"other {len(misses) - num_few} are a shortfall."
     )
+    return f"{note}\n\n" + format_table(["simulation", "lengths", "documents", "seeds", "draws", "coverage"], rows)
 
 
 COVERAGE_NOTES = {
@@ -177,7 +184,7 @@ variants; a false verdict is
     return "\n".join([note, table, f"{_format_target(rows)}\n"])
 
 
-def _format_target(rows: Sequence[FalseVerdictRow] | Sequence[FamilyRow]) -> str:
+def _format_target(rows: Sequence[FalseVerdictRow] | Sequence[FamilyRow] | Sequence[CollapseRow]) -> str:
     misses = sum(row.misses_target for row in rows)
     return f"{misses or 'No'} row{'' if misses == 1 else 's'} above 5 % by more than the binomial error."
 
@@ -209,6 +216,43 @@ experiments differ in their training sentences and test documents instead of the
         )
     head = ["kind", "experiments", "commands", "resumed", "helped or hurt", "share", "equivalent"]
     return "\n".join([note, format_table(head, lines)])
+
+
+def format_collapse(rows: Sequence[CollapseRow]) -> str:
+    """Return coverage and false verdicts if some runs learn nothing."""
+    note = f"""A share of all runs collapses, at random and on both sides alike, to a score
+{collapse.COLLAPSED_SCORE:g} standard deviations off; runs with the same seed have a correlation of
+{collapse.CORRELATION:g}. The mean over all runs cannot be covered (third column, 95 % interval, where only the variant
+collapses): few seeds often miss the collapse. Collapsed runs are lost runs instead. The interval, with the confidence
+of a first analysis, describes the runs that learn; the failure rate has its own 95 % bound; ranks decide where many
+runs are lost.
+"""
+    table = format_table(
+        [
+            "runs that collapse",
+            "seeds",
+            "mean over all runs covered",
+            "judged by an interval",
+            "confidence of the interval",
+            "interval covers",
+            "failure rate covered",
+            "false verdicts",
+        ],
+        (
+            (
+                f"{row.share:.0%}",
+                row.seeds,
+                format_share(row.mean_covered / row.experiments),
+                format_share(row.with_interval / row.experiments),
+                format_share(compute_analysis_confidence(row.seeds)),
+                format_share(row.covered / row.with_interval) if row.with_interval else "",
+                format_share(row.bound_covered / row.experiments),
+                format_share(row.false / row.experiments),
+            )
+            for row in rows
+        ),
+    )
+    return "\n".join([note, table, f"{_format_target(rows)}\n"])
 
 
 def format_advice(rows: Sequence[AdviceRow]) -> str:

@@ -5,6 +5,7 @@ A row is kept with a digest of the code that it depends on. Rows of other code a
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 from collections.abc import Callable
@@ -22,10 +23,23 @@ RULE_MODULES = ("statistics", "rule", "interim", "compare", "scores", "predictio
 
 @cache
 def compute_code_digest(modules: tuple[str, ...] = RULE_MODULES) -> str:
-    """Return a digest of these modules of the verdict package; modules that do not exist are ignored."""
+    """Return a digest of the code of these modules of the verdict package; docstrings and comments do not count."""
     folder = Path(verdict.__file__).parent
-    paths = [folder / f"{name}.py" for name in modules]
-    return hashlib.sha256(b"".join(path.read_bytes() for path in paths if path.is_file())).hexdigest()[:12]
+    codes = [_dump_code((folder / f"{name}.py").read_text()) for name in modules]
+    return hashlib.sha256("".join(codes).encode()).hexdigest()[:12]
+
+
+def _dump_code(source: str) -> str:
+    """Return the syntax tree of a module without strings that stand alone."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            node.body = [statement for statement in node.body if not _is_docstring(statement)]
+    return ast.dump(tree)
+
+
+def _is_docstring(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
 @dataclass(frozen=True)
