@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import statistics
 import time
@@ -17,6 +18,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
+
+from scipy import special
 
 from headtohead.atomic_io import read_json_object
 from headtohead.config import loading as config_loading
@@ -38,10 +41,12 @@ from headtohead.report.sections import audits, comparisons, scaling
 from headtohead.runner.plan import plan_experiment
 from headtohead.search import phrasing
 from headtohead.search import tables as search_tables
+from headtohead.verdict.record import Verdict
 
 ROOT = Path(__file__).parents[1]
 FIGURES, PAGES, PICTURES = (ROOT / "docs" / folder for folder in ("figures", "recipes", "pictures/recipes"))
 DURATIONS = ROOT / "src" / "headtohead" / "config" / "recipes" / "durations.json"
+NOISE = DURATIONS.with_name("noise.json")
 KEPT_SECTIONS = {
     "schema_version",
     "metric",
@@ -183,6 +188,7 @@ def build_pages() -> dict[Path, str]:
         PAGES / "index.md": _build_index(experiments, durations),
         PAGES / "course-reports.md": COURSE_REPORTS + _build_claims_table(findings),
         PAGES / "decoding.md": _build_decoding_page(),
+        NOISE: json.dumps(_collect_noise(findings), indent=1) + "\n",
     }
     for name in names:
         pages[PAGES / f"{name}.md"] = _build_recipe_page(name, experiments[name], findings[name], durations[name])
@@ -375,6 +381,29 @@ def _markdown(table: Table) -> list[str]:
     lines.append("|" + "|".join("---:" if column.is_numeric else "---" for column in table.columns) + "|")
     lines += ["| " + " | ".join(cell.text.replace("|", "\\|") for cell in row) + " |" for row in table.rows]
     return lines
+
+
+def _collect_noise(findings: Mapping[str, Findings | None]) -> dict[str, dict[str, float]]:
+    """Return the standard deviation of paired differences over seeds, by metric and recipe: the median of its variants.
+
+    It follows from the interval over seeds. Differences of perplexity are logarithms of ratios.
+    """
+    noise: dict[str, dict[str, float]] = {}
+    for name, recorded in findings.items():
+        deviations = [_derive_deviation(verdict) for verdict in recorded.verdicts] if recorded is not None else []
+        known = [deviation for deviation in deviations if deviation is not None]
+        if recorded is not None and known:
+            noise.setdefault(recorded.verdicts[0].metric, {})[name] = float(f"{statistics.median(known):.3g}")
+    return noise
+
+
+def _derive_deviation(verdict: Verdict) -> float | None:
+    low, high = verdict.seed_interval
+    if not (math.isfinite(low) and math.isfinite(high)) or verdict.seeds < 2:
+        return None
+    width = math.log1p(high) - math.log1p(low) if verdict.metric == "perplexity" else high - low
+    quantile = float(special.stdtrit(verdict.seeds - 1, (1 + verdict.adjusted_confidence) / 2))
+    return width / 2 / quantile * math.sqrt(verdict.seeds)
 
 
 def measure_durations() -> None:

@@ -120,8 +120,13 @@ def test_a_plan_gives_sizes_and_time_and_writes_nothing(h2h, world, tmp_path):  
     assert alibi["settings"] == {"model.position": "alibi"}
     assert baseline["seconds"] > 0
     assert not (tmp_path / "runs").exists()
+    (detectable,) = json.loads(out)["detectable"]
+    assert detectable["variant"] == "any variant"
+    assert detectable["effects"]["3"] > detectable["effects"]["5"] > 0
     code, out, _ = h2h("plan", world())
     assert "estimated from a few" in out
+    assert "Effects that are detected with a probability of 80 %" in out
+    assert "The effects hold on this test set, not for new text." in " ".join(out.split())
 
 
 def test_schema_and_parts_and_doctor_print_json(h2h):  # noqa: F811

@@ -139,10 +139,13 @@ def plan(
     full: FullOption = False,
     quick: QuickOption = False,
     only: OnlyOption = None,
+    pilot: Annotated[
+        Path | None, typer.Option(help="Folder of earlier runs, whose noise is used. [default: runs/NAME if it exists]")
+    ] = None,
     as_json: JsonOption = False,
     plugins: PluginsOption = None,
 ) -> None:
-    """Estimate size, memory and time of an experiment.
+    """Estimate size, memory, time and detectable effects of an experiment.
 
     A few real steps are run; nothing is saved.
     """
@@ -152,7 +155,7 @@ def plan(
 
     experiment = _load_experiment(recipe, data, seeds, settings, full, quick, only, plugins)
     _rerun_in_safe_environment(experiment)
-    result = plan_experiment(experiment, workers)
+    result = plan_experiment(experiment, workers, pilot=pilot)
     if as_json:
         print_json(result.to_dict())
         return

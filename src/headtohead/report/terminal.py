@@ -49,8 +49,32 @@ def print_plan(experiment: Experiment, plan: Any) -> None:
     preparation = f", of which {format_duration(before)} precede the trials" if before else ""
     get_stdout_console().print(
         f"{len(rows)} variants x {experiment.max_seeds} seeds = {plan.trials} trials on {plan.workers} workers: about "
-        f"{format_duration(plan.seconds)}{preparation}, estimated from a few real steps."
+        f"{format_duration(plan.seconds)}{preparation}, estimated from a few real steps. Memory of all workers: "
+        f"{number_format.format_bytes(plan.memory_bytes)}."
     )
+    _print_detectable_effects(experiment.primary.metric, plan.detectable)
+
+
+def _print_detectable_effects(metric: str, detectable: Sequence[Any]) -> None:
+    """Print the effects that each number of seeds detects."""
+    if not detectable:
+        return
+    columns = make_text_columns("variant")
+    columns += make_numeric_columns(*(f"{seeds} seeds" for seeds in detectable[0].effects))
+    rows = [
+        [
+            row.variant,
+            *(
+                number_format.format_margin(metric, float(f"{effect:.2g}")) if effect < 1 else "too few seeds"
+                for effect in row.effects.values()
+            ),
+        ]
+        for row in detectable
+    ]
+    print_table(make_table("detectable", "Effects that are detected with a probability of 80 %", "", columns, rows))
+    documents = detectable[0].documents
+    scope = f"for new text, with {documents} test documents" if documents > 1 else "on this test set, not for new text"
+    get_stdout_console().print(f"Noise: {detectable[0].noise_source}. The effects hold {scope}.")
 
 
 def print_recipes(recipes: Sequence[RecipeSummary]) -> None:

@@ -18,6 +18,8 @@ from headtohead.distillation.teacher_texts import build_summary_prompts
 from headtohead.execution.local_worker import default_num_workers
 from headtohead.experiment.run_folder import Run
 from headtohead.progress import format_duration
+from headtohead.runner.detectable_effects import DetectableEffects, estimate_detectable_effects
+from headtohead.runner.run_experiment import DEFAULT_RUNS_FOLDER
 from headtohead.runner.run_search import build_search_trial, check_search
 from headtohead.search import samplers
 from headtohead.tasks.pretraining import build_pretraining_trial
@@ -74,6 +76,8 @@ class ExperimentPlan:
     """estimated time of everything"""
     memory_bytes: int
     """weights, gradients, optimizer state and logits of all concurrent trials"""
+    detectable: tuple[DetectableEffects, ...] = ()
+    """effects that each variant's number of seeds can detect"""
     search: SearchPlan | None = None
 
     def __repr__(self) -> str:
@@ -86,8 +90,13 @@ class ExperimentPlan:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
-def plan_experiment(experiment: Experiment, num_workers: int | None = None) -> ExperimentPlan:
-    """Return sizes and estimated times, measured with a few steps of every variant. Nothing is saved."""
+def plan_experiment(
+    experiment: Experiment, num_workers: int | None = None, *, pilot: Path | None = None
+) -> ExperimentPlan:
+    """Return sizes, detectable effects and estimated times, measured with a few steps of every variant.
+
+    Nothing is saved. `pilot` is a folder of earlier runs; by default that of the same experiment, if it exists.
+    """
     # Time a few real steps of every variant.
     variants = [_plan_variant(experiment, variant) for variant in experiment.names]
     num_trials, workers = experiment.max_seeds * len(variants), num_workers or default_num_workers()
@@ -105,6 +114,7 @@ def plan_experiment(experiment: Experiment, num_workers: int | None = None) -> E
         preparation_seconds,
         FIXED_SECONDS + preparation_seconds + seconds,
         max(variant.training_bytes for variant in variants) * min(workers, num_trials),
+        tuple(estimate_detectable_effects(experiment, pilot, DEFAULT_RUNS_FOLDER / experiment.name)),
         search,
     )
 
