@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from headtohead.errors import ScoresError
 from headtohead.verdict.compare import ErrorBudget, compare_scores
 from headtohead.verdict.interim import Analysis, compute_analysis_confidence, plan_interim_analyses
+from headtohead.verdict.prediction import compute_settled_probability
 from headtohead.verdict.record import Verdict
 from headtohead.verdict.scores import Scores
 from headtohead.verdict.statistics import compute_interval, estimate_variance_components
@@ -97,33 +98,38 @@ def judge_paired(differences: np.ndarray, history: tuple[Analysis, ...], margin:
     )[0]
 
 
-def follow_advice(rng: np.random.Generator, first_seeds: int, effect: float, margin: float) -> list[Verdict]:
-    """Return all verdicts until the question is settled or no practical number of seeds would settle it."""
-    differences = effect + rng.standard_normal(300)
-    verdicts: list[Verdict] = []
-    seeds, history = first_seeds, ()
-    while seeds <= len(differences) and len(verdicts) < 6:
-        verdicts.append(judge_paired(differences[:seeds], history, margin))
-        if verdicts[-1].outcome != "cannot tell" or not verdicts[-1].additional_seeds:
+def test_every_analysis_of_followed_advice_is_charged() -> None:
+    """Advice is followed until the verdict is settled; each interval has exactly the confidence of its analysis."""
+    differences = 0.35 + np.random.default_rng(3).standard_normal(300)
+    seeds, history, spent = 3, (), 0.0
+    for _ in range(6):
+        verdict = judge_paired(differences[:seeds], history, 0.3)
+        share = 1 - 2 / seeds if not history else 0.85 * (2 / history[-1].seeds - 2 / seeds)
+        assert 1 - verdict.adjusted_confidence == pytest.approx(0.05 * share)
+        spent += 0.05 * share
+        if verdict.outcome != "cannot tell":
             break
+        assert verdict.additional_seeds
         history = (*history, Analysis(seeds))
-        seeds += verdicts[-1].additional_seeds
-    return verdicts
+        seeds += verdict.additional_seeds
+    assert len(history) >= 1
+    assert verdict.outcome == "hurt"  # a higher loss
+    assert spent < 0.05
 
 
 @pytest.mark.parametrize("first_seeds", [3, 5])
-def test_advice_followed_to_the_end_keeps_the_error_rate(first_seeds: int) -> None:
-    rng, experiments = np.random.default_rng(first_seeds), 60
-    outcomes = [follow_advice(rng, first_seeds, 0.0, 0.3)[-1].outcome for _ in range(experiments)]
-    is_false = [outcome in ("helped", "hurt") for outcome in outcomes]
-    assert np.mean(is_false) <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / experiments)
+def test_advice_is_the_smallest_number_of_seeds_that_is_predicted_to_settle_it(first_seeds: int) -> None:
+    """The required prediction is 84 %, at the confidence of the next analysis."""
+    differences = 0.4 + np.random.default_rng(0).standard_normal(first_seeds)
+    verdict = judge_paired(differences, (), 0.3)
+    assert verdict.outcome == "cannot tell"
+    assert verdict.additional_seeds is not None
+    parts = estimate_variance_components(differences[None, :, None], np.ones((1, 1)))
 
+    def predict(num_seeds: int) -> float:
+        confidence = compute_analysis_confidence(num_seeds, [Analysis(first_seeds)])
+        return compute_settled_probability(parts, num_seeds, 1, confidence, (-0.3, 0.3))
 
-def test_the_first_advice_settles_four_of_five() -> None:
-    # Effects are normal with 1.5 times the standard deviation of a paired difference.
-    rng, settled = np.random.default_rng(0), []
-    for _ in range(60):
-        verdicts = follow_advice(rng, 4, 1.5 * rng.standard_normal(), 0.3)
-        if len(verdicts) > 1:
-            settled.append(verdicts[1].outcome != "cannot tell")
-    assert 0.65 <= np.mean(settled) <= 0.95
+    advised = first_seeds + verdict.additional_seeds
+    assert predict(advised) >= 0.84
+    assert predict(advised - max(1, advised // 100) - 1) < 0.84

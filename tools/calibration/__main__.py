@@ -75,6 +75,16 @@ def write_page(store: ResultStore, cache: Path, out: Path) -> None:
     sections["A variance shared by variants"] = page.format_shared_variance(study_shared_variance(independent))
     sections["Paired or unpaired"] = page.format_pairing(study_pairing(independent))
     sections["Limits"] = page.LIMITS
+    sections["Versions"] = page.format_versions(
+        {
+            "false verdicts": store.count_stale("false-verdicts"),
+            "several variants": store.count_stale("families"),
+            "command line": store.count_stale("commands"),
+            "collapsing runs": store.count_stale("collapse"),
+            "coverage": store.with_modules("statistics").count_stale("coverage"),
+            "advice": store.count_stale("advice"),
+        }
+    )
     text = "\n".join([page.INTRODUCTION, *(f"## {title}\n{text}" for title, text in sections.items())])
     out.write_text(page.wrap_prose(text).rstrip() + "\n")
     print(out)

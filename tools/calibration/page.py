@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -20,6 +20,7 @@ from .collapse import CollapseRow
 from .coverage import DRAWS, REFINED_DRAWS, SEED_COUNTS, CoverageCell
 from .false_verdicts import LOST_SHARE, VARIANT_COUNTS, FalseVerdictRow, FamilyRow
 from .power import EFFECTS, ERROR_SEEDS, PairingRow, SharedVarianceRow
+from .results import compute_code_digest
 from .simulations import LENGTH_SPREAD
 
 
@@ -342,6 +343,15 @@ seed in common.
         ),
     )
     return f"{note}\n{table}"
+
+
+def format_versions(counts: Mapping[str, tuple[int, int]]) -> str:
+    """Return which studies were measured with an earlier version of the verdict rule."""
+    note = f"""A study is up to date if the code of the verdict rule that it depends on is the same
+(version {compute_code_digest()}; coverage depends on the statistics alone).
+"""
+    rows = [(study, known, known - stale, stale) for study, (stale, known) in counts.items()]
+    return "\n".join([note, format_table(["study", "results", "of this rule", "of an earlier rule"], rows)])
 
 
 BINOMIAL_ERROR = 196 * (0.95 * 0.05 / DRAWS) ** 0.5

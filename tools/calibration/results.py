@@ -70,6 +70,11 @@ class ResultStore:
         """Return the rows of a study, which may still be running."""
         return list(self.load(study).values())
 
+    def count_stale(self, study: str) -> tuple[int, int]:
+        """Return the number of keys of a study without a row that is up to date, and of all keys."""
+        fresh, known = replace(self, accepts_stale=False).load(study), replace(self, accepts_stale=True).load(study)
+        return len(known.keys() - fresh.keys()), len(known)
+
     def get(self, study: str, key: str, row_type: type[Row], compute: Callable[[], Row]) -> Row:
         """Return a cached row, or compute and store it."""
         known = _load_once(self, study)

@@ -145,7 +145,7 @@ def plan(
     as_json: JsonOption = False,
     plugins: PluginsOption = None,
 ) -> None:
-    """Estimate size, memory, time and detectable effects of an experiment.
+    """Estimate cost and detectable effects of an experiment.
 
     A few real steps are run; nothing is saved.
     """
