@@ -104,3 +104,27 @@ def test_a_report_of_a_running_experiment_is_no_analysis(small: Any, tmp_path: P
     assert isinstance(outcome.findings, Findings)
     assert outcome.findings.verdicts[0].adjusted_confidence == pytest.approx(1 - 0.05 / 3)
     assert len(list_analyses(folder)) == 1
+
+
+def test_confirmatory_comparisons_and_claims_share_the_error_rate(small: Any, tmp_path: Path) -> None:
+    claim = {"source": "X", "statement": "faster", "variant": "alibi", "expected_verdict": "helped", "step": 5}
+    experiment = small(
+        seeds=3,
+        data={"monitor": ["test"]},
+        training={"steps": 10, "eval_every": 5},
+        variants={name: {"model": {"position": name}} for name in ("alibi", "rope")},
+        comparisons=[
+            {"title": "named", "baseline": "alibi", "variants": ["rope"], "confirmatory": True},
+            {"title": "also", "baseline": "rope", "variants": ["alibi"]},
+            {"title": "again", "variants": ["alibi"]},
+        ],
+        claims=[{**claim, "confirmatory": True}, claim],
+    )
+    findings = run_experiment(experiment, tmp_path / "runs", num_workers=2).findings
+    assert findings is not None
+    # Two variants, one comparison among them and one claim about a step
+    assert [verdict.comparisons for verdict in findings.verdicts] == [4, 4]
+    assert findings.verdicts[0].adjusted_confidence == pytest.approx(1 - 0.05 / 3 / 4)
+    assert [row.verdicts[0].is_exploratory for row in findings.comparisons] == [False, True, False]
+    assert findings.comparisons[2].verdicts[0] == findings.verdicts[0], "one interval, wherever it is shown"
+    assert [row.is_exploratory for row in findings.claims] == [False, True]
