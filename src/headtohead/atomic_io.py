@@ -120,7 +120,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def parse_json(raw: bytes, source: object, *, require_finite: bool = True) -> Any:
-    """Parse JSON and check it with `check_json_value`.
+    """Parse JSON without repeated keys and check it with `check_json_value`.
 
     `source` names the origin in error messages. With `require_finite`, NaN and infinities are rejected; logs of
     diverged runs may contain them.
@@ -128,15 +128,29 @@ def parse_json(raw: bytes, source: object, *, require_finite: bool = True) -> An
     safe_open.check_value_count(raw, source)
     try:
         value = (
-            json.loads(raw, parse_constant=_reject_non_finite, parse_float=_parse_finite_float)
+            json.loads(
+                raw,
+                parse_constant=_reject_non_finite,
+                parse_float=_parse_finite_float,
+                object_pairs_hook=_build_object,
+            )
             if require_finite
-            else json.loads(raw)
+            else json.loads(raw, object_pairs_hook=_build_object)
         )
         check_json_value(value)
     except RecursionError:
         raise RunFolderError(f"{source} is corrupted: values are nested too deep") from None
     except ValueError as error:  # invalid JSON, invalid UTF-8, or an integer with too many digits
         raise RunFolderError(f"{source} is corrupted: {error}") from None
+    return value
+
+
+def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a dict; raise ValueError for a repeated key, of which other readers may use another value."""
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        key = next(key for index, (key, _) in enumerate(pairs) if key in dict(pairs[:index]))
+        raise ValueError(f"the key {truncate_text(repr(key), 120)} occurs twice")
     return value
 
 

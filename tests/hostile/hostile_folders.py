@@ -267,8 +267,8 @@ def duplicate_keys(attack: Attack) -> None:
     """The last value counts for Python, the first for other readers. The checksum is that of the last."""
     path = attack.draw.choice([attack.folder / "experiment.json", attack.folder / "findings.json"])
     text = path.read_text()
-    key = attack.draw.choice(['"schema_version": 2', '"question": "another"', '"name": "another"'])
-    path.write_text(text.replace("{", "{" + key + ",", 1))
+    key = attack.draw.choice(["schema_version", "versions", "command"])
+    path.write_text(text.replace("{", f'{{"{key}": {json.dumps(read_json(path)[key])},', 1))
 
 
 @kind
