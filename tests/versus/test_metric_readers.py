@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +38,8 @@ from headtohead.versus.metric_readers import (
         ("val_loss 1.25 | time 3s", 1.25),
         ("val_loss=nan", math.nan),
         ("val_loss: inf", math.inf),
+        ("│         val_loss          │    1.25    │", 1.25),
+        ("| val_loss | 1.25 |", 1.25),
     ],
 )
 def test_a_value_is_found_in_a_line_of_output(line: str, value: float) -> None:
@@ -84,6 +89,37 @@ def test_tensorboard_files(tmp_path: Path) -> None:
         writer.add_scalar("val/loss", 2.0, 1)
         writer.add_scalar("val/loss", 1.5, 2)
     assert read_source(tmp_path, "val/loss") == [MetricValue(1, 2.0), MetricValue(2, 1.5)]
+
+
+TRACKER_SCRIPTS = {
+    "wandb": """
+import sys, wandb
+run = wandb.init(mode="offline", dir=sys.argv[1], project="p")
+for step in range(3):
+    run.log({"val/loss": 2.0 - step / 2, "other": 1})
+run.finish()
+""",
+    "trackio": """
+import os, sys
+os.environ["TRACKIO_DIR"] = sys.argv[1]
+import trackio
+trackio.init(project="p", name="r")
+for step in range(3):
+    trackio.log({"val/loss": 2.0 - step / 2, "other": 1})
+trackio.finish()
+""",
+}
+
+
+@pytest.mark.parametrize("tracker", TRACKER_SCRIPTS)
+def test_folders_that_trackers_wrote(tracker: str, tmp_path: Path) -> None:
+    if importlib.util.find_spec(tracker) is None:
+        pytest.skip(f"{tracker} is not installed")
+    command = [sys.executable, "-c", TRACKER_SCRIPTS[tracker], str(tmp_path)]
+    subprocess.run(command, check=True, capture_output=True, cwd=tmp_path)
+    expected = [MetricValue(step, 2.0 - step / 2) for step in range(3)]
+    assert read_source(tmp_path, "val/loss") == expected
+    assert read_source(tmp_path, "loss") == []
 
 
 def test_unreadable_sources_are_errors_that_name_the_file(tmp_path: Path) -> None:

@@ -149,3 +149,13 @@ def _parse_fail_if(text: str | None) -> list[str]:
     if unknown := [name for name in names if name not in EXIT_CODES]:
         raise RequestError(f"--fail-if {unknown[0]!r}; allowed: {', '.join(EXIT_CODES)}")
     return names
+
+
+@app.command()
+def mcp(
+    runs: Annotated[Path, typer.Option(help="Folder in which comparisons run.")] = Path("runs"),
+) -> None:
+    """Serve list, plan, run, watch and judge to programs over the Model Context Protocol (stdin and stdout)."""
+    from headtohead.versus.mcp_server import build_server
+
+    build_server(runs).run("stdio")

@@ -33,12 +33,12 @@ class MetricValue(NamedTuple):
 
 
 def build_output_pattern(name: str) -> re.Pattern[str]:
-    """Return the pattern of a metric in the output: `name=1.23`, `name: 1.23`, `"name": 1.23` or `name 1.23`.
+    """Return the pattern of a metric in the output: `name=1.23`, `name: 1.23`, `"name": 1.23`, `name 1.23` or a table.
 
     Underscores of the name also match spaces and hyphens, so `val_loss` matches "val loss 1.23".
     """
     spelled = r"[_ -]".join(re.escape(word) for word in re.split(r"[_ -]", name))
-    return re.compile(rf"(?<![\w./-])[\"']?{spelled}[\"']?\s*(?:[=:]\s*|\s)[\"']?({NUMBER})(?![\w.])", re.IGNORECASE)
+    return re.compile(rf"(?<![\w./-])[\"']?{spelled}[\"']?\s*(?:[=:|│┃]\s*|\s)[\"']?({NUMBER})(?![\w.])", re.IGNORECASE)
 
 
 def read_output(text: str, name: str, pattern: str | None = None) -> list[MetricValue]:
@@ -146,6 +146,7 @@ def _read_wandb(folder: Path, name: str) -> list[MetricValue]:
             if record.HasField("history"):
                 items = record.history.item
                 rows.append({item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items})
+        store.close()
     return _read_rows(rows, name)
 
 
