@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -77,7 +78,9 @@ def test_a_comparison_is_planned_run_watched_and_judged(script: str, tmp_path: P
 
 
 def test_the_command_serves_over_standard_input_and_output(tmp_path: Path) -> None:
-    parameters = StdioServerParameters(command=sys.executable, args=["-m", "headtohead.cli", "mcp"], cwd=str(tmp_path))
+    parameters = StdioServerParameters(
+        command=sys.executable, args=["-m", "headtohead.cli", "mcp"], cwd=str(tmp_path), env={**os.environ}
+    )
 
     async def use_server() -> None:
         async with Client(parameters) as client:
