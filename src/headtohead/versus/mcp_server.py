@@ -32,7 +32,8 @@ INSTRUCTIONS = (
     "Compare training scripts over several seeds. Write a comparison file, plan it, run it, watch it until its state "
     "is finished, then judge it. Decide on the number of seeds before the first run."
 )
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 State = Literal["running", "interrupted", "finished"]
 
 
