@@ -144,60 +144,60 @@ def _resolve_model(model: str | Path | ModelBundle) -> ModelBundle:
     return open_model(model) if isinstance(model, str | Path) else model
 
 
-def _format_model_name(opened: ModelBundle) -> str:
+def _format_model_name(bundle: ModelBundle) -> str:
     """Return "variant, seed 0", or the name of a pretrained model."""
-    return f"{opened.trial.variant}, seed {opened.trial.seed}" if isinstance(opened, SavedModel) else opened.name
+    return f"{bundle.trial.variant}, seed {bundle.trial.seed}" if isinstance(bundle, SavedModel) else bundle.name
 
 
-def _load_initial_model(opened: ModelBundle) -> ModelBundle:
-    if not isinstance(opened, SavedModel):
-        raise ModelError(f"{opened.name}: the weights before training are only known for run folders")
-    return model_io.load(opened.folder, use_initial_weights=True)
+def _load_initial_model(bundle: ModelBundle) -> ModelBundle:
+    if not isinstance(bundle, SavedModel):
+        raise ModelError(f"{bundle.name}: the weights before training are only known for run folders")
+    return model_io.load(bundle.folder, use_initial_weights=True)
 
 
-def _compute_panel(opened: ModelBundle, text: str, name: str, pad: bool | None) -> AttentionMaps:
+def _compute_panel(bundle: ModelBundle, text: str, name: str, pad: bool | None) -> AttentionMaps:
     """Encode the text with the model's special tokens and return its attention maps."""
-    before, after = _get_prefix_and_suffix_ids(opened, text)
-    encoded = encode_text(opened.tokenizer, text, opened.model.context, prefix_ids=before, suffix_ids=after)
+    before, after = _get_prefix_and_suffix_ids(bundle, text)
+    encoded = encode_text(bundle.tokenizer, text, bundle.model.context, prefix_ids=before, suffix_ids=after)
     return compute_attention_maps(
-        opened.model,
+        bundle.model,
         encoded,
         name=name,
-        is_causal=opened.target.is_causal,
-        pad_to=_choose_padded_length(opened, len(encoded.ids), pad),
-        pad_id=opened.tokenizer.pad_id,
+        is_causal=bundle.target.is_causal,
+        pad_to=_choose_padded_length(bundle, len(encoded.ids), pad),
+        pad_id=bundle.tokenizer.pad_id,
     )
 
 
-def _choose_padded_length(opened: ModelBundle, length: int, pad: bool | None) -> int | None:
+def _choose_padded_length(bundle: ModelBundle, length: int, pad: bool | None) -> int | None:
     """Return the length to pad the text to for its attention maps.
 
     Unmasked padding is shown completely, because it changes the model output.
     """
-    context = opened.model.context
+    context = bundle.model.context
     if pad and context > MAX_PADDED_LENGTH:
         raise ModelError(
-            f"{opened.name}: cannot show a text padded to {context:,} tokens; the limit is {MAX_PADDED_LENGTH:,}"
+            f"{bundle.name}: cannot show a text padded to {context:,} tokens; the limit is {MAX_PADDED_LENGTH:,}"
         )
     if pad is not None:
         return context if pad else None
-    if not isinstance(opened, SavedModel) or not opened.target.is_class:
+    if not isinstance(bundle, SavedModel) or not bundle.target.is_class:
         return None
-    if not isinstance(opened.trial.model, model.TransformerConfig):
+    if not isinstance(bundle.trial.model, model.TransformerConfig):
         return None
     strip = length + max(2, length // 4)
-    return min(context, strip) if opened.trial.model.mask_padding else context
+    return min(context, strip) if bundle.trial.model.mask_padding else context
 
 
-def _get_prefix_and_suffix_ids(opened: ModelBundle, text: str) -> tuple[Sequence[int], Sequence[int]]:
+def _get_prefix_and_suffix_ids(bundle: ModelBundle, text: str) -> tuple[Sequence[int], Sequence[int]]:
     """Return the special tokens that the model expects before and after every text."""
-    tokenizer = opened.tokenizer
-    if isinstance(opened, SavedModel) and not isinstance(tokenizer, PretrainedTokenizer):
+    tokenizer = bundle.tokenizer
+    if isinstance(bundle, SavedModel) and not isinstance(tokenizer, PretrainedTokenizer):
         # A language model of single rows reads the start token; the stop token is only predicted.
-        starts = opened.target.is_causal and tokenizer.bos_id is not None and tokenizer.eos_id is not None
+        starts = bundle.target.is_causal and tokenizer.bos_id is not None and tokenizer.eos_id is not None
         return ([tokenizer.bos_id] if starts and tokenizer.bos_id is not None else []), []
     assert isinstance(tokenizer, PretrainedTokenizer)
-    if not opened.target.is_causal:
+    if not bundle.target.is_causal:
         framed_ids, text_ids = tokenizer.encode_with_special_tokens(text), tokenizer.encode(text)
         start = next(
             (index for index in range(len(framed_ids)) if framed_ids[index : index + len(text_ids)] == text_ids), 0
@@ -206,50 +206,50 @@ def _get_prefix_and_suffix_ids(opened: ModelBundle, text: str) -> tuple[Sequence
     return tokenizer.prompt(""), []
 
 
-def _measure_panel(opened: ModelBundle, maps: AttentionMaps, ablate_heads: bool) -> list[HeadMeasures]:
+def _measure_panel(bundle: ModelBundle, maps: AttentionMaps, ablate_heads: bool) -> list[HeadMeasures]:
     """Return the measures of every head and, with `ablate_heads`, the increase in loss without it."""
     heads = head_metrics.measure_maps(maps)
     if maps.is_causal:
-        heads = head_metrics.add_induction_scores(heads, opened.model, opened.model.context, opened.tokenizer)
+        heads = head_metrics.add_induction_scores(heads, bundle.model, bundle.model.context, bundle.tokenizer)
     if not ablate_heads:
         return heads
-    compute_losses = _build_loss_function(opened, torch.tensor([maps.ids]))
-    increases = head_metrics.compute_ablated_losses(opened.model, heads, compute_losses) - compute_losses()
+    compute_losses = _build_loss_function(bundle, torch.tensor([maps.ids]))
+    increases = head_metrics.compute_ablated_losses(bundle.model, heads, compute_losses) - compute_losses()
     return [
         head.model_copy(update={"rise": head_metrics.to_finite_or_none(float(increase.mean()))})
         for head, increase in zip(heads, increases, strict=True)
     ]
 
 
-def _build_loss_function(opened: ModelBundle, input_ids: torch.Tensor) -> Callable[[], WeightArray]:
+def _build_loss_function(bundle: ModelBundle, input_ids: torch.Tensor) -> Callable[[], WeightArray]:
     """Return a function that computes the loss of this text: of each token, or of the predicted class."""
-    if opened.target is Target.NONE:
-        raise ModelError(f"{opened.name}: an encoder without a task head has no loss; leave out --ablate-heads")
-    if opened.target.is_causal and input_ids.shape[1] < 2:
+    if bundle.target is Target.NONE:
+        raise ModelError(f"{bundle.name}: an encoder without a task head has no loss; leave out --ablate-heads")
+    if bundle.target.is_causal and input_ids.shape[1] < 2:
         raise ModelError("a text of one token has no loss: no token is predicted")
 
     @torch.no_grad()
     def score() -> WeightArray:
         """Return the loss of each prediction of the model on `input_ids`."""
-        if opened.target.is_causal:
-            logits = opened.model(input_ids).logits[0, :-1].float()
+        if bundle.target.is_causal:
+            logits = bundle.model(input_ids).logits[0, :-1].float()
             return F.cross_entropy(logits, input_ids[0, 1:], reduction="none").numpy()
-        if opened.target is Target.MASKED_TOKEN:
-            losses = inference.score_masked_tokens(opened, input_ids[0].tolist())
+        if bundle.target is Target.MASKED_TOKEN:
+            losses = inference.score_masked_tokens(bundle, input_ids[0].tolist())
             return np.array([loss for _, loss in losses], dtype=np.float32)
-        return F.cross_entropy(_compute_class_logits(opened, input_ids), predicted_class, reduction="none").numpy()
+        return F.cross_entropy(_compute_class_logits(bundle, input_ids), predicted_class, reduction="none").numpy()
 
     with torch.no_grad():
         predicted_class = (
-            _compute_class_logits(opened, input_ids).argmax(-1) if opened.target.is_class else input_ids[0, :1]
+            _compute_class_logits(bundle, input_ids).argmax(-1) if bundle.target.is_class else input_ids[0, :1]
         )
     return score
 
 
-def _compute_class_logits(opened: ModelBundle, input_ids: torch.Tensor) -> torch.Tensor:
+def _compute_class_logits(bundle: ModelBundle, input_ids: torch.Tensor) -> torch.Tensor:
     """Return the class logits of a text padded to the context of the model, as in training."""
-    context = opened.model.context
-    row = torch.full((1, context), opened.tokenizer.pad_id or 0)
+    context = bundle.model.context
+    row = torch.full((1, context), bundle.tokenizer.pad_id or 0)
     row[:, : input_ids.shape[1]] = input_ids
-    logits: torch.Tensor = opened.model(row, torch.arange(context)[None] < input_ids.shape[1]).logits
+    logits: torch.Tensor = bundle.model(row, torch.arange(context)[None] < input_ids.shape[1]).logits
     return logits

@@ -102,8 +102,8 @@ def add_shades(table: Table) -> dict[str, Any]:
     """
     columns = []
     for cells in list(zip(*table.rows, strict=True))[1:]:
-        known = [cell.value for cell in cells if cell.value is not None]
-        low, high = min(known), max(known)
+        known_values = [cell.value for cell in cells if cell.value is not None]
+        low, high = min(known_values), max(known_values)
         columns.append(
             [0 if cell.value is None or high <= low else (cell.value - low) / (high - low) for cell in cells]
         )

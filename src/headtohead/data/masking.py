@@ -51,9 +51,9 @@ class MaskedBatchSchedule(BatchSchedule):
             tokens, attention_mask = self.encoded.pad_rows(rows, self.encoded.width(rows, self.context), self.pad_id)
         if self.word_dropout:
             tokens = self._replace_with_unknown(tokens, step)
-        chosen = self._choose_positions(tokens, attention_mask, step)
-        labels = tokens.masked_fill(~chosen, IGNORE_INDEX)
-        return Batch(self._replace_tokens(tokens, chosen, step), labels, attention_mask)
+        is_chosen = self._choose_positions(tokens, attention_mask, step)
+        labels = tokens.masked_fill(~is_chosen, IGNORE_INDEX)
+        return Batch(self._replace_tokens(tokens, is_chosen, step), labels, attention_mask)
 
     def digest(self, num_steps: int) -> str:
         """Return a SHA-256 of the examples of each step and of the masking settings."""
@@ -66,22 +66,22 @@ class MaskedBatchSchedule(BatchSchedule):
         draws = torch.rand(tokens.shape, generator=self._seed_generator("masked positions", step))
         is_special = torch.isin(tokens, self._special_ids)
         draws.masked_fill_(is_special if attention_mask is None else is_special | ~attention_mask, 2.0)
-        chosen = draws < self.masking.rate
-        return chosen if bool(chosen.any()) else draws == draws.min()
+        is_chosen = draws < self.masking.rate
+        return is_chosen if bool(is_chosen.any()) else draws == draws.min()
 
     def _replace_tokens(
-        self, tokens: Int64[Tensor, "batch length"], chosen: Bool[Tensor, "batch length"], step: int
+        self, tokens: Int64[Tensor, "batch length"], is_chosen: Bool[Tensor, "batch length"], step: int
     ) -> Int64[Tensor, "batch length"]:
         """Return the input ids: chosen positions hold the mask token, a random token or the original one."""
         if self.masking.replacement == "mask":
-            return tokens.masked_fill(chosen, self.mask_id)
+            return tokens.masked_fill(is_chosen, self.mask_id)
         draws = torch.rand(tokens.shape, generator=self._seed_generator("mask replacements", step))
         indices = torch.randint(
             self._content_ids.numel(), tokens.shape, generator=self._seed_generator("mask random tokens", step)
         )
-        is_random = chosen & (draws >= MASK_FRACTION) & (draws < MASK_FRACTION + RANDOM_FRACTION)
+        is_random = is_chosen & (draws >= MASK_FRACTION) & (draws < MASK_FRACTION + RANDOM_FRACTION)
         replaced = torch.where(is_random, self._content_ids[indices], tokens)
-        return replaced.masked_fill(chosen & (draws < MASK_FRACTION), self.mask_id)
+        return replaced.masked_fill(is_chosen & (draws < MASK_FRACTION), self.mask_id)
 
 
 @dataclass(frozen=True)

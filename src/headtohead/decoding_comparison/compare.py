@@ -108,8 +108,10 @@ def _compute_loss_ratios(continuations: Sequence[ScoredContinuation]) -> dict[st
     likelihoods = [continuation.model_likelihood for continuation in continuations]
     loss, tokens = sum(item.loss for item in likelihoods), sum(item.tokens for item in likelihoods)
     ratios = {"perplexity": Ratio(loss, tokens), "bits-per-byte": _compute_bits_per_byte(likelihoods)}
-    scored = [item for continuation in continuations if (item := continuation.scoring_model_likelihood) is not None]
-    return ratios | ({"scoring-bits": _compute_bits_per_byte(scored)} if scored else {})
+    scored_likelihoods = [
+        item for continuation in continuations if (item := continuation.scoring_model_likelihood) is not None
+    ]
+    return ratios | ({"scoring-bits": _compute_bits_per_byte(scored_likelihoods)} if scored_likelihoods else {})
 
 
 def _compute_bits_per_byte(likelihoods: Sequence[Likelihood]) -> Ratio:

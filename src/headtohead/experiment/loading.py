@@ -77,9 +77,9 @@ def build_experiment(raw: dict[str, Any], name: str = "experiment") -> experimen
     if files := _list_plugin_files(raw, Path(".")):
         raw["plugins"] = [str(registry.load_plugin(file)) for file in files]
     _resolve_paths(raw, Path("."))
-    built = loading.build_experiment(raw, name, check=check_names_and_options)
-    trust.trust_files(find_code_files(built).values())
-    return built
+    built_experiment = loading.build_experiment(raw, name, check=check_names_and_options)
+    trust.trust_files(find_code_files(built_experiment).values())
+    return built_experiment
 
 
 def _list_plugin_files(raw: RawConfig, folder: Path) -> list[str]:

@@ -76,10 +76,11 @@ def _explain_missing_text(columns: TextColumns, missing: Sequence[str], splits: 
     """Return why a variant has no scores on the texts that the baseline was scored on."""
     if any(f"{name}.losses" in columns for name in missing):
         return "was scored by a version that did not record the predicted text; train it again"
-    scored = sorted({name.rpartition(".")[0] for name in columns if name.endswith(".digests")} - {"validation"})
+    splits_with_text = {name.rpartition(".")[0] for name in columns if name.endswith(".digests")}
+    scored_splits = sorted(splits_with_text - {"validation"})
     return (
-        f"is scored on {_join(scored)} instead of {_join(splits)}; give all variants the same test splits, with the "
-        "same names"
+        f"is scored on {_join(scored_splits)} instead of {_join(splits)}; give all variants the same test splits, with "
+        "the same names"
     )
 
 

@@ -97,32 +97,34 @@ def _select_own_runs(runs: ExperimentRuns, issues: Sequence[RunIssue]) -> Finish
         if issue.kind in ("foreign", "surplus", "copied")
         for seed in issue.seeds
     }
-    finished = {
+    finished_runs = {
         name: {seed: run for seed, run in runs.finished(name).items() if (name, seed) not in excluded}
         for name in runs.experiment.names
     }
-    if not finished[BASELINE]:
+    if not finished_runs[BASELINE]:
         reasons = "; ".join(issue.reason for issue in issues if issue.variant == BASELINE)
         explanation = f": the baseline {reasons}" if reasons else ", so there is nothing to compare with"
         raise RunFolderError(f"{runs.folder}: no run of the baseline is finished{explanation}")
-    return finished
+    return finished_runs
 
 
 def _compute_findings(runs: ExperimentRuns, *, is_live: bool) -> Findings:
     """Judge all variants and collect every section of findings.json."""
     experiment, corpus = runs.experiment, runs.corpus
     run_issues = find_issues(runs)
-    finished = _select_own_runs(runs, run_issues)
+    finished_runs = _select_own_runs(runs, run_issues)
     # Collect every reason for withholding a verdict before judging.
-    audits = {name: probes.read_audits(by_seed, experiment.spec.required_audits) for name, by_seed in finished.items()}
-    pairs = {name: pairing.check_pairing(experiment, name, finished) for name in experiment.variants}
+    audits = {
+        name: probes.read_audits(by_seed, experiment.spec.required_audits) for name, by_seed in finished_runs.items()
+    }
+    pairs = {name: pairing.check_pairing(experiment, name, finished_runs) for name in experiment.variants}
     withheld_reasons = withheld.collect_withheld_reasons(audits, pairs, corpus, run_issues)
-    lost = lost_runs.find_lost_runs(runs, finished)
+    lost = lost_runs.find_lost_runs(runs, finished_runs)
     budget = _read_error_budget(runs)
     # Judge the variants on all evaluation sets.
-    judge = verdicts.Judge(experiment, finished, corpus, withheld_reasons, lost, budget, is_live)
-    judged = judge.judge_all()
-    same_text = judge.select_same_text(judged.primary_set)
+    judge = verdicts.Judge(experiment, finished_runs, corpus, withheld_reasons, lost, budget, is_live)
+    judged_variants = judge.judge_all()
+    same_text = judge.select_same_text(judged_variants.primary_set)
     is_original = is_original_corpus(experiment, corpus.digest)
     is_distillation = experiment.spec.has_teacher
     return Findings(
@@ -131,55 +133,57 @@ def _compute_findings(runs: ExperimentRuns, *, is_live: bool) -> Findings:
         command=runs.metadata.command,
         metric=experiment.primary.metric,
         split=experiment.primary.split,
-        rows=judged.primary_set.rows,
-        interim_analyses=list_analyses(budget, judged.primary),
-        warnings=plausibility.collect_warnings(experiment, finished, corpus, pairs, judged.primary),
-        verdicts=judged.primary,
-        other_verdicts=judged.secondary,
-        comparisons=judged.comparisons,
-        scores=scores.collect_scores(finished, corpus, same_text),
-        primary_scores=scores.compute_primary_scores(same_text, corpus, judged.primary_set, experiment.primary.metric),
-        curves=scores.collect_curves(finished),
-        loss_curves=scores.collect_curves(finished, "loss") if experiment.primary.metric == "accuracy" else {},
-        seconds_curves=scores.collect_seconds_curves(finished),
-        steps_per_epoch=scores.get_steps_per_epoch(experiment, finished),
+        rows=judged_variants.primary_set.rows,
+        interim_analyses=list_analyses(budget, judged_variants.primary),
+        warnings=plausibility.collect_warnings(experiment, finished_runs, corpus, pairs, judged_variants.primary),
+        verdicts=judged_variants.primary,
+        other_verdicts=judged_variants.secondary,
+        comparisons=judged_variants.comparisons,
+        scores=scores.collect_scores(finished_runs, corpus, same_text),
+        primary_scores=scores.compute_primary_scores(
+            same_text, corpus, judged_variants.primary_set, experiment.primary.metric
+        ),
+        curves=scores.collect_curves(finished_runs),
+        loss_curves=scores.collect_curves(finished_runs, "loss") if experiment.primary.metric == "accuracy" else {},
+        seconds_curves=scores.collect_seconds_curves(finished_runs),
+        steps_per_epoch=scores.get_steps_per_epoch(experiment, finished_runs),
         chosen_steps={
             name: [(seed, run.result.training.chosen_step) for seed, run in by_seed.items()]
-            for name, by_seed in finished.items()
+            for name, by_seed in finished_runs.items()
         },
         pairing=pairs,
         audits=audits,
         data_audits=corpus.audits,
         variant_data_audits=corpus.variant_audits,
-        failures=probes.collect_failures(runs, finished, lost),
-        samples={name: probes.collect_samples(by_seed) for name, by_seed in finished.items()},
-        sentences={name: probes.collect_sentence_results(by_seed) for name, by_seed in finished.items()},
+        failures=probes.collect_failures(runs, finished_runs, lost),
+        samples={name: probes.collect_samples(by_seed) for name, by_seed in finished_runs.items()},
+        sentences={name: probes.collect_sentence_results(by_seed) for name, by_seed in finished_runs.items()},
         published=[
-            compare_with_published(published, finished, is_original_data=is_original)
+            compare_with_published(published, finished_runs, is_original_data=is_original)
             for published in experiment.published
         ],
         claims=evaluate_claims(
             experiment,
-            finished,
-            judged.primary,
-            judged.secondary,
+            finished_runs,
+            judged_variants.primary,
+            judged_variants.secondary,
             withheld_reasons,
             resolve_split(corpus, "test"),
-            judged.pairwise,
+            judged_variants.pairwise,
             budget,
         ),
         length_generalization={
-            name: probes.summarize_length_generalization(by_seed) for name, by_seed in finished.items()
+            name: probes.summarize_length_generalization(by_seed) for name, by_seed in finished_runs.items()
         },
-        axis=scores.collect_axis_values(experiment, finished),
+        axis=scores.collect_axis_values(experiment, finished_runs),
         confusion=scores.compute_confusion_matrices(same_text, corpus),
-        attention=trial_metrics.summarize_over_seeds(finished),
+        attention=trial_metrics.summarize_over_seeds(finished_runs),
         teacher=read_teacher(runs.folder) if is_distillation else None,
-        summarization=evaluate_distillation(runs, finished) if is_distillation else None,
-        search=selection_bias.summarize_search(runs, finished),
+        summarization=evaluate_distillation(runs, finished_runs) if is_distillation else None,
+        search=selection_bias.summarize_search(runs, finished_runs),
         checksums={
             f"{name}/seed-{seed}": compute_sha256(run.folder / "result.json")
-            for name, by_seed in finished.items()
+            for name, by_seed in finished_runs.items()
             for seed, run in by_seed.items()
         },
         corpus=CorpusDescription.model_validate(corpus.model_dump(include=set(CorpusDescription.model_fields))),

@@ -16,30 +16,32 @@ DIVERGED = "DivergedError"
 """`kind` of failure.json if training diverged; other failures are those of the machine and are run again"""
 
 
-def find_lost_runs(runs: ExperimentRuns, finished: FinishedRuns) -> list[FailureRecord]:
+def find_lost_runs(runs: ExperimentRuns, finished_runs: FinishedRuns) -> list[FailureRecord]:
     """Return the runs that diverged or learned nothing. They count as failures of their variant."""
     lost = []
     for name in runs.experiment.names:
         for seed in (seed for seed in runs.seeds(name) if seed < runs.experiment.max_seeds):
-            failure = None if seed in finished[name] else runs.run(name, seed).failure
+            failure = None if seed in finished_runs[name] else runs.run(name, seed).failure
             if failure is not None and failure.kind == DIVERGED:
                 lost.append(FailureRecord(variant=name, seed=seed, message=failure.message, is_lost=True))
-    return lost + _find_collapsed_runs(runs.experiment, runs.corpus, finished)
+    return lost + _find_collapsed_runs(runs.experiment, runs.corpus, finished_runs)
 
 
-def _find_collapsed_runs(experiment: Experiment, corpus: CorpusFile, finished: FinishedRuns) -> list[FailureRecord]:
+def _find_collapsed_runs(
+    experiment: Experiment, corpus: CorpusFile, finished_runs: FinishedRuns
+) -> list[FailureRecord]:
     """Return the finished runs that predict no better than token counts, or than the most common class.
 
     Returns nothing for a quick look, or if most baseline runs predict no better: such runs are trained too briefly.
     """
     references = _get_count_references(experiment, corpus)
-    baseline = [_has_learned(run, experiment, references) for run in finished[BASELINE].values()]
+    baseline = [_has_learned(run, experiment, references) for run in finished_runs[BASELINE].values()]
     if experiment.quick or not references or 2 * sum(baseline) <= len(baseline):
         return []
     noun = "the most common class" if experiment.primary.metric == "accuracy" else "token counts"
     return [
         FailureRecord(variant=name, seed=seed, message=f"predicts no better than {noun}", is_lost=True)
-        for name, by_seed in finished.items()
+        for name, by_seed in finished_runs.items()
         if not any(key.startswith("data.") for key in diff_from_baseline(experiment, name))
         for seed, run in by_seed.items()
         if not _has_learned(run, experiment, references)

@@ -41,13 +41,17 @@ SETTINGS_CHANGING_INITIALIZATION = {
 RunPair = tuple[Run, Run]
 
 
-def check_pairing(experiment: Experiment, variant: str, finished: FinishedRuns) -> PairingRecord:
+def check_pairing(experiment: Experiment, variant: str, finished_runs: FinishedRuns) -> PairingRecord:
     """Compare initial tensors, batches and costs of a variant and the baseline.
 
     Uses the seeds that both have. The record gives a reason if the two were not trained alike.
     """
     settings = loading.diff_from_baseline(experiment, variant)
-    pairs = [(finished[BASELINE][seed], run) for seed, run in finished[variant].items() if seed in finished[BASELINE]]
+    pairs = [
+        (finished_runs[BASELINE][seed], run)
+        for seed, run in finished_runs[variant].items()
+        if seed in finished_runs[BASELINE]
+    ]
     record = PairingRecord(settings=settings, changes_multiple_settings=len(settings) > 1, seeds=len(pairs))
     if not pairs:
         return record

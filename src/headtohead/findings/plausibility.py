@@ -34,25 +34,28 @@ COUNT_MODELS = {
 
 def collect_warnings(
     experiment: Experiment,
-    finished: FinishedRuns,
+    finished_runs: FinishedRuns,
     corpus: CorpusFile,
     pairs: Mapping[str, PairingRecord],
     verdicts: Sequence[Verdict],
 ) -> list[ResultWarning]:
     """Return all warnings about implausible results, those about the baseline first."""
     splits = resolve_split(corpus, experiment.primary.split)
-    warnings = [_find_mixed_machines(finished), _compare_with_counts(experiment, finished[BASELINE], corpus, splits)]
-    warnings += [_compare_with_train(name, by_seed, splits) for name, by_seed in finished.items()]
-    warnings += [_find_identical_initial_weights(name, by_seed) for name, by_seed in finished.items()]
-    warnings += [_find_ineffective_change(name, finished, pairs[name], splits) for name in experiment.variants]
-    warnings += [_find_different_budget(name, finished, pairs[name]) for name in experiment.variants]
+    warnings = [
+        _find_mixed_machines(finished_runs),
+        _compare_with_counts(experiment, finished_runs[BASELINE], corpus, splits),
+    ]
+    warnings += [_compare_with_train(name, by_seed, splits) for name, by_seed in finished_runs.items()]
+    warnings += [_find_identical_initial_weights(name, by_seed) for name, by_seed in finished_runs.items()]
+    warnings += [_find_ineffective_change(name, finished_runs, pairs[name], splits) for name in experiment.variants]
+    warnings += [_find_different_budget(name, finished_runs, pairs[name]) for name in experiment.variants]
     warnings += [_find_large_gain(verdict, experiment.primary.metric) for verdict in verdicts]
     return [warning for warning in warnings if warning is not None]
 
 
-def _find_mixed_machines(finished: FinishedRuns) -> ResultWarning | None:
+def _find_mixed_machines(finished_runs: FinishedRuns) -> ResultWarning | None:
     """Warn if the runs were trained with different versions, devices or processors."""
-    differences = describe_mixed_machines(run for by_seed in finished.values() for run in by_seed.values())
+    differences = describe_mixed_machines(run for by_seed in finished_runs.values() for run in by_seed.values())
     if not differences:
         return None
     return ResultWarning(
@@ -64,10 +67,14 @@ def _find_mixed_machines(finished: FinishedRuns) -> ResultWarning | None:
 
 
 def _find_ineffective_change(
-    name: str, finished: FinishedRuns, pair: PairingRecord, splits: Sequence[str]
+    name: str, finished_runs: FinishedRuns, pair: PairingRecord, splits: Sequence[str]
 ) -> ResultWarning | None:
     """Warn if weights, test losses or the first step of a variant equal those of the baseline for every seed."""
-    runs = [(finished[BASELINE][seed], run) for seed, run in finished[name].items() if seed in finished[BASELINE]]
+    runs = [
+        (finished_runs[BASELINE][seed], run)
+        for seed, run in finished_runs[name].items()
+        if seed in finished_runs[BASELINE]
+    ]
     if not runs:
         return None
     weights = [[run.result.sha256.get("model.safetensors", "") for run in pair] for pair in runs]
@@ -111,9 +118,13 @@ def _find_identical_initial_weights(name: str, runs: Mapping[int, Run]) -> Resul
     )
 
 
-def _find_different_budget(name: str, finished: FinishedRuns, pair: PairingRecord) -> ResultWarning | None:
+def _find_different_budget(name: str, finished_runs: FinishedRuns, pair: PairingRecord) -> ResultWarning | None:
     """Warn if a variant is trained on more or fewer rows than the baseline and changes something else too."""
-    runs = [(finished[BASELINE][seed], run) for seed, run in finished[name].items() if seed in finished[BASELINE]]
+    runs = [
+        (finished_runs[BASELINE][seed], run)
+        for seed, run in finished_runs[name].items()
+        if seed in finished_runs[BASELINE]
+    ]
     other_settings = [setting for setting in pair.settings if setting not in BUDGET_SETTINGS]
     if not runs or not other_settings or len(other_settings) == len(pair.settings):
         return None
@@ -140,19 +151,21 @@ def _compare_with_counts(
         score = float(np.mean([s.accuracy if is_accuracy else s.loss for s in scores]))
         if is_accuracy:
             share = corpus.count_baselines.get("most common class", {}).get(split, 0.0)
-            reached = [f"the most common class alone is right on {share:.1%}"] if score < share else []
+            better_references = [f"the most common class alone is right on {share:.1%}"] if score < share else []
             message = f"the baseline is right on {score:.1%} of {split}"
         else:
             # A quick preview is undertrained by design.
             names = ["uniform"] if experiment.quick else list(COUNT_MODELS)
             references = {name: corpus.count_losses.get(name, {}).get(split, np.inf) for name in names}
-            reached = [f"{COUNT_MODELS[name]} {loss:.2f}" for name, loss in references.items() if score > loss]
+            better_references = [
+                f"{COUNT_MODELS[name]} {loss:.2f}" for name, loss in references.items() if score > loss
+            ]
             message = f"the baseline has a loss of {score:.2f} nats per token on {split}"
-        if reached:
+        if better_references:
             return ResultWarning(
                 kind="weak baseline",
                 variant=BASELINE,
-                message=f"{message}; {', '.join(reached)}.",
+                message=f"{message}; {', '.join(better_references)}.",
                 advice="Train it longer or tune its learning rate: differences between models that have learned so "
                 "little rarely hold for better ones.",
             )
@@ -162,10 +175,10 @@ def _compare_with_counts(
 def _compare_with_train(name: str, runs: Mapping[int, Run], splits: Sequence[str]) -> ResultWarning | None:
     """Warn if the test loss is far below the training loss."""
     for split in splits:
-        scored = [run for run in runs.values() if {"train.losses", f"{split}.losses"} <= run.scores.keys()]
-        if not scored:
+        scored_runs = [run for run in runs.values() if {"train.losses", f"{split}.losses"} <= run.scores.keys()]
+        if not scored_runs:
             continue
-        pairs = [(_estimate_loss(run, "train"), _estimate_loss(run, split)) for run in scored]
+        pairs = [(_estimate_loss(run, "train"), _estimate_loss(run, split)) for run in scored_runs]
         gap = float(np.mean([train[0] - test[0] for train, test in pairs]))
         error = float(np.mean([np.hypot(train[1], test[1]) for train, test in pairs]))
         if gap > max(MIN_LOSS_GAP, MIN_STANDARD_ERRORS * error):

@@ -52,14 +52,14 @@ def _build_missing_audit(name: str, audit: CheckResult | None, seed: int) -> Che
 
 
 def collect_failures(
-    runs: ExperimentRuns, finished: FinishedRuns, lost: Sequence[FailureRecord]
+    runs: ExperimentRuns, finished_runs: FinishedRuns, lost: Sequence[FailureRecord]
 ) -> list[FailureRecord]:
     """Return the lost runs, then the trials without a result."""
     failures = list(lost)
     lost_runs = {(record.variant, record.seed) for record in lost}
     for name in runs.experiment.names:
         for seed in runs.seeds(name):
-            if seed not in finished[name] and (name, seed) not in lost_runs:
+            if seed not in finished_runs[name] and (name, seed) not in lost_runs:
                 failure = runs.run(name, seed).failure
                 message = failure.message if failure else "not finished"
                 failures.append(FailureRecord(variant=name, seed=seed, message=message))

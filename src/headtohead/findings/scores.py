@@ -33,13 +33,15 @@ MAX_CONFUSION_LABELS = 1000
 """larger confusion matrices are omitted: they are unreadable and use too much memory"""
 
 
-def collect_scores(finished: FinishedRuns, corpus: CorpusFile, same_text: Container[str]) -> dict[str, ScoresBySeed]:
+def collect_scores(
+    finished_runs: FinishedRuns, corpus: CorpusFile, same_text: Container[str]
+) -> dict[str, ScoresBySeed]:
     """Return {variant: {split: [(seed, score), ...]}}.
 
     A split with leaked rows has a second entry for its unseen rows, for variants that predict the baseline's text.
     """
     scores: dict[str, ScoresBySeed] = {}
-    for name, by_seed in finished.items():
+    for name, by_seed in finished_runs.items():
         by_split = scores.setdefault(name, {})
         for seed, run in by_seed.items():
             metric = run.result.metric
@@ -59,11 +61,11 @@ def collect_scores(finished: FinishedRuns, corpus: CorpusFile, same_text: Contai
 
 
 def compute_primary_scores(
-    finished: FinishedRuns, corpus: CorpusFile, evaluation_set: EvaluationSet, metric: str
+    finished_runs: FinishedRuns, corpus: CorpusFile, evaluation_set: EvaluationSet, metric: str
 ) -> ScoresBySeed:
     """Return the score of every run on the primary evaluation set."""
     scores_by_variant = {}
-    for name, by_seed in finished.items():
+    for name, by_seed in finished_runs.items():
         if not has_finite_scores(by_seed, corpus, evaluation_set.split, metric):
             scores_by_variant[name] = [(seed, math.nan) for seed in by_seed]
         elif by_seed:
@@ -74,10 +76,10 @@ def compute_primary_scores(
     return scores_by_variant
 
 
-def collect_curves(finished: FinishedRuns, metric: str | None = None) -> Curves:
+def collect_curves(finished_runs: FinishedRuns, metric: str | None = None) -> Curves:
     """Return {variant: {split: {seed: [(step, value), ...]}}} of `metric`, by default the task's metric."""
     curves: Curves = {}
-    for name, by_seed in finished.items():
+    for name, by_seed in finished_runs.items():
         by_split = curves.setdefault(name, {})
         for seed, run in by_seed.items():
             for line in run.metrics:
@@ -87,31 +89,31 @@ def collect_curves(finished: FinishedRuns, metric: str | None = None) -> Curves:
     return curves
 
 
-def collect_seconds_curves(finished: FinishedRuns) -> dict[str, dict[str, list[StepScore]]]:
+def collect_seconds_curves(finished_runs: FinishedRuns) -> dict[str, dict[str, list[StepScore]]]:
     """Return the training time at each evaluation as {variant: {seed: [(step, seconds), ...]}}."""
     return {
         name: {
             str(seed): list({line.step: (line.step, line.seconds) for line in run.metrics}.values())
             for seed, run in by_seed.items()
         }
-        for name, by_seed in finished.items()
+        for name, by_seed in finished_runs.items()
     }
 
 
-def get_steps_per_epoch(experiment: Experiment, finished: FinishedRuns) -> int | None:
+def get_steps_per_epoch(experiment: Experiment, finished_runs: FinishedRuns) -> int | None:
     """Return the baseline's number of steps per epoch if the file counts training in epochs, otherwise None."""
     if not isinstance(experiment.training.steps, str):
         return None
-    return next((run.start.steps_per_epoch for run in finished[BASELINE].values()), None)
+    return next((run.start.steps_per_epoch for run in finished_runs[BASELINE].values()), None)
 
 
-def collect_axis_values(experiment: Experiment, finished: FinishedRuns) -> AxisFindings | None:
+def collect_axis_values(experiment: Experiment, finished_runs: FinishedRuns) -> AxisFindings | None:
     """Return each variant's value of the setting that results are plotted against, and its last training loss."""
     if experiment.axis is None:
         return None
     values: dict[str, int | float] = {}
     loss_estimates: dict[str, SeedEstimate] = {}
-    for name, by_seed in finished.items():
+    for name, by_seed in finished_runs.items():
         for run in by_seed.values():
             value: JsonValue = run.trial.model_dump(mode="json")
             for key in experiment.axis.split("."):
@@ -133,13 +135,13 @@ def _require_loss(loss: float | None) -> float:
     return loss
 
 
-def compute_confusion_matrices(finished: FinishedRuns, corpus: CorpusFile) -> ConfusionMatrices | None:
+def compute_confusion_matrices(finished_runs: FinishedRuns, corpus: CorpusFile) -> ConfusionMatrices | None:
     """Return counts of true by predicted class over the held-out rows, summed over seeds."""
     labels = corpus.labels
     if not 0 < len(labels) <= MAX_CONFUSION_LABELS:
         return None
     matrices = {}
-    for name, by_seed in finished.items():
+    for name, by_seed in finished_runs.items():
         counts = np.zeros((len(labels), len(labels)), dtype=int)
         for run in by_seed.values():
             for split in resolve_split(corpus, "test"):

@@ -49,7 +49,7 @@ class Judge:
     """Computes verdicts. Those on variants with withheld reasons are withheld."""
 
     experiment: Experiment
-    finished: FinishedRuns
+    finished_runs: FinishedRuns
     corpus: CorpusFile
     withheld_reasons: Mapping[str, Sequence[str]]
     lost: Sequence[FailureRecord]
@@ -60,48 +60,50 @@ class Judge:
     def judge_all(self) -> JudgedVariants:
         """Judge the variants on every evaluation set, and the comparisons on the primary one."""
         primary_set, *secondary_sets = select_evaluation_sets(self.experiment, self.corpus)
-        primary = self.judge(primary_set, self.finished)
+        primary = self.judge(primary_set, self.finished_runs)
         comparisons = []
         for comparison in self.experiment.comparisons:
             if comparison.baseline == BASELINE:  # the same comparison has the same interval wherever it is shown
                 verdicts = [verdict for verdict in primary if verdict.variant in comparison.variants]
             else:
-                runs = {name: self.finished[name] for name in (comparison.baseline, *comparison.variants)}
+                runs = {name: self.finished_runs[name] for name in (comparison.baseline, *comparison.variants)}
                 verdicts = self.judge(primary_set, runs, comparison.baseline)
                 verdicts = [replace(row, is_exploratory=not comparison.confirmatory) for row in verdicts]
             comparisons.append(ComparisonFindings(**dict(comparison), verdicts=tuple(verdicts)))
         secondary = {
             str(evaluation_set): [
-                replace(verdict, is_exploratory=True) for verdict in self.judge(evaluation_set, self.finished)
+                replace(verdict, is_exploratory=True) for verdict in self.judge(evaluation_set, self.finished_runs)
             ]
             for evaluation_set in secondary_sets
         }
         return JudgedVariants(primary_set, primary, secondary, comparisons)
 
-    def judge(self, evaluation_set: EvaluationSet, finished: FinishedRuns, reference: str = BASELINE) -> list[Verdict]:
+    def judge(
+        self, evaluation_set: EvaluationSet, finished_runs: FinishedRuns, reference: str = BASELINE
+    ) -> list[Verdict]:
         """Return a verdict for each variant, compared with `reference`.
 
         Empty if the reference has no finished run. Variants with scores that are not finite have no numbers; the audit
         of finite scores withholds their verdicts.
         """
         metric = self.experiment.primary.metric
-        if not finished[reference]:
+        if not finished_runs[reference]:
             return []
         withheld = {
             name: list(reasons)
             for name, reasons in self.withheld_reasons.items()
-            if name in finished and name != reference
+            if name in finished_runs and name != reference
         }
         units: dict[str, ScoreUnit] = {}
-        for name, by_seed in finished.items():
+        for name, by_seed in finished_runs.items():
             if name == reference:
                 continue
             if not by_seed:  # a variant without any run is listed among the failures
                 units |= {name: ScoreUnit()} if self._list_lost_seeds(name) else {}
                 continue
-            unit = self.compare_texts(name, evaluation_set, finished[reference])
+            unit = self.compare_texts(name, evaluation_set, finished_runs[reference])
             if isinstance(unit, ScoreUnit):
-                runs = finished[reference], by_seed
+                runs = finished_runs[reference], by_seed
                 if all(has_finite_scores(side, self.corpus, evaluation_set.split, metric) for side in runs):
                     units[name] = unit
                 else:
@@ -111,10 +113,12 @@ class Judge:
 
         def stack(name: str, unit: ScoreUnit) -> Scores:
             """Return the scores of a variant without its lost runs."""
-            runs = finished[name] or finished[reference]  # without a run, the examples are those of the reference
+            runs = (
+                finished_runs[name] or finished_runs[reference]
+            )  # without a run, the examples are those of the reference
             scores = stack_scores(runs, self.corpus, evaluation_set, metric, unit)
             lost = self._list_lost_seeds(name)
-            seeds = tuple(seed for seed in finished[name] if seed not in lost)
+            seeds = tuple(seed for seed in finished_runs[name] if seed not in lost)
             rows = [scores.seeds.index(seed) for seed in seeds]
             return replace(scores, seeds=seeds, values=scores.values[rows], lost=lost)
 
@@ -122,7 +126,7 @@ class Judge:
         scores = {name: stack(name, unit) for name, unit in units.items()}
         title = "the baseline" if reference == BASELINE else reference
         for reason in self.withheld_reasons.get(reference, ()):
-            for name in (name for name, by_seed in finished.items() if by_seed and name != reference):
+            for name in (name for name, by_seed in finished_runs.items() if by_seed and name != reference):
                 if reason not in withheld.setdefault(name, []):  # a leak of data that both use is stated once
                     withheld[name].append(f"{title} {reason}")
         verdicts = compare_scores(
@@ -134,7 +138,7 @@ class Judge:
             budget=self.budget,
         )
         verdicts = [verdict for row in verdicts for verdict in self._remove_judgement(row)]
-        verdicts.sort(key=lambda verdict: [*finished].index(verdict.variant))
+        verdicts.sort(key=lambda verdict: [*finished_runs].index(verdict.variant))
         return [
             replace(verdict, summary=re.sub("(?i)(perplexity)", r"\1 per byte", verdict.summary))
             if verdict.variant in units and units[verdict.variant].per_byte
@@ -160,14 +164,14 @@ class Judge:
         """Return the unit in which a variant can be compared with reference runs, or the reason why it cannot."""
         by_example = evaluation_set.rows == "unseen" or self.experiment.primary.metric == "accuracy"
         splits = resolve_split(self.corpus, evaluation_set.split)
-        unit = compare_runs(reference, self.finished[variant], splits, by_example=by_example)
+        unit = compare_runs(reference, self.finished_runs[variant], splits, by_example=by_example)
         return add_settings(unit, diff_from_baseline(self.experiment, variant)) if isinstance(unit, str) else unit
 
     def select_same_text(self, evaluation_set: EvaluationSet) -> FinishedRuns:
         """Return the runs of variants that predict the same tokens as the baseline on this set."""
         return {
             name: by_seed
-            for name, by_seed in self.finished.items()
+            for name, by_seed in self.finished_runs.items()
             if by_seed
-            and self.compare_texts(name, evaluation_set, self.finished[BASELINE]) in (ScoreUnit(), ScoreUnit(True))
+            and self.compare_texts(name, evaluation_set, self.finished_runs[BASELINE]) in (ScoreUnit(), ScoreUnit(True))
         }

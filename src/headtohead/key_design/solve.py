@@ -175,19 +175,19 @@ def _solve_query(
     """
     outputs = None if values is None else inputs.validate_matrix(values, "values", len(keys))
     requested_precision = None if precision is None else inputs.validate_precision(precision)
-    frame = NormalizedKeys.of(keys, inputs.validate_tolerance(tolerance))
+    normalized_keys = NormalizedKeys.of(keys, inputs.validate_tolerance(tolerance))
     target_indices = tuple(int(index) for index in np.flatnonzero(target > 0))
-    face = find_smallest_face(frame, target_indices)
-    on_face = _solve_on_face(frame, face, target)
-    query, norm_lower_bound = _find_query(frame, face, on_face, target, requested_precision)
+    face = find_smallest_face(normalized_keys, target_indices)
+    on_face = _solve_on_face(normalized_keys, face, target)
+    query, norm_lower_bound = _find_query(normalized_keys, face, on_face, target, requested_precision)
     with np.errstate(over="ignore"):
-        query, norm_lower_bound = query / frame.size, norm_lower_bound / frame.size
+        query, norm_lower_bound = query / normalized_keys.size, norm_lower_bound / normalized_keys.size
     if not np.isfinite(query).all():
         raise RequestError(
-            f"keys: they differ by at most {frame.size:.2g}, too little for a finite query to separate them"
+            f"keys: they differ by at most {normalized_keys.size:.2g}, too little for a finite query to separate them"
         )
     if face.direction is not None:
-        query = _lengthen_query(keys, query, face, frame.size, requested_precision)
+        query = _lengthen_query(keys, query, face, normalized_keys.size, requested_precision)
     scores = keys @ query
     exact = on_face.affine_dependence is None and face.affine_dependence is None
     reached_precision = compute_precision(target, scores)
@@ -199,28 +199,28 @@ def _solve_query(
         query=query,
         weights=softmax(scores),
         exact=exact,
-        reason=_explain_solution(frame, face, on_face, target, reached_precision, norm),
+        reason=_explain_solution(normalized_keys, face, on_face, target, reached_precision, norm),
         precision=reached_precision,
         best=on_face.best,
         attained=face.has_all_keys,
         norm=norm,
         norm_at_least=min(norm_lower_bound, norm),
         face=face.key_indices,
-        margin=None if face.margin is None else face.margin * frame.size,
+        margin=None if face.margin is None else face.margin * normalized_keys.size,
         direction=face.direction,
         certificate=face.affine_dependence if face.affine_dependence is not None else on_face.affine_dependence,
-        tolerance=frame.tolerance * frame.size,
+        tolerance=normalized_keys.tolerance * normalized_keys.size,
         values=outputs,
     )
 
 
-def _solve_on_face(frame: NormalizedKeys, face: HullFace, target: PerKeyVector) -> _FaceSolution:
+def _solve_on_face(normalized_keys: NormalizedKeys, face: HullFace, target: PerKeyVector) -> _FaceSolution:
     """Solve for the best weights among the keys of the face (facts 1 and 3 above)."""
     members = list(face.key_indices)
     shares = target[members]
-    rows = frame.rows[members]
+    rows = normalized_keys.rows[members]
     centered = rows - rows.mean(axis=0)
-    basis = compute_affine_basis(centered, frame.tolerance)
+    basis = compute_affine_basis(centered, normalized_keys.tolerance)
     dependence: PerKeyVector | None = None
     if face.affine_dependence is None:
         logs = np.log(shares / shares[0])  # equal shares give exactly 0
@@ -231,7 +231,7 @@ def _solve_on_face(frame: NormalizedKeys, face: HullFace, target: PerKeyVector) 
             else np.zeros(rows.shape[1])
         )
         residual = logs - centered @ query
-        if np.abs(residual).max() <= frame.tolerance * max(1.0, float(np.abs(logs).max())):
+        if np.abs(residual).max() <= normalized_keys.tolerance * max(1.0, float(np.abs(logs).max())):
             return _FaceSolution(query, 1.0, None)
         dependence = np.zeros(len(target))
         dependence[members] = residual
@@ -241,7 +241,7 @@ def _solve_on_face(frame: NormalizedKeys, face: HullFace, target: PerKeyVector) 
 
 
 def _find_query(
-    frame: NormalizedKeys,
+    normalized_keys: NormalizedKeys,
     face: HullFace,
     face_solution: _FaceSolution,
     target: PerKeyVector,
@@ -250,7 +250,10 @@ def _find_query(
     """Return a query for the normalized keys and a lower bound on the norm of any query that does the same."""
     if not face.has_all_keys:
         return _find_query_approaching_face(
-            frame, face, face_solution, DEFAULT_PRECISION if requested_precision is None else requested_precision
+            normalized_keys,
+            face,
+            face_solution,
+            DEFAULT_PRECISION if requested_precision is None else requested_precision,
         )
     length = float(np.linalg.norm(face_solution.query))
     if requested_precision is None or length == 0 or requested_precision > 1 - EXACT_PRECISION_MARGIN:
@@ -259,20 +262,20 @@ def _find_query(
     positive = target[target > 0]
     entropy = -float(positive @ np.log(positive))
     limit = entropy - math.log(face_solution.best) - math.log(requested_precision)
-    rows = frame.rows - target @ frame.rows
+    rows = normalized_keys.rows - target @ normalized_keys.rows
     shortest = find_shortest_vector(rows, np.zeros(len(rows)), limit, np.zeros(rows.shape[1]), 1.0)
     return shortest.vector, shortest.norm_lower_bound
 
 
 def _find_query_approaching_face(
-    frame: NormalizedKeys, face: HullFace, face_solution: _FaceSolution, precision: float
+    normalized_keys: NormalizedKeys, face: HullFace, face_solution: _FaceSolution, precision: float
 ) -> tuple[Vector, float]:
     """Return the shortest query with the right shares on the face and total weight `precision` there."""
     assert face.direction is not None and face.margin is not None and face.nearest_mixture is not None
     members = list(face.key_indices)
-    outside = [index for index in range(len(frame.rows)) if index not in face.key_indices]
-    projected = project_out_face(frame, face.key_indices)[outside]
-    scores = frame.rows @ face_solution.query
+    outside = [index for index in range(len(normalized_keys.rows)) if index not in face.key_indices]
+    projected = project_out_face(normalized_keys, face.key_indices)[outside]
+    scores = normalized_keys.rows @ face_solution.query
     # Projected along the face, the face is one point at 0 with score logsumexp of its keys.
     offsets = scores[outside] - logsumexp(scores[members])
     limit = math.log1p(-precision) - math.log(precision)
@@ -297,18 +300,21 @@ def _lengthen_query(
     """
     assert face.direction is not None and face.margin is not None
     members = list(face.key_indices)
-    wanted = DEFAULT_PRECISION if requested_precision is None else requested_precision
+    required_precision = DEFAULT_PRECISION if requested_precision is None else requested_precision
     for attempt in range(20):
-        reached = float(softmax(keys @ query)[members].sum())
-        if reached >= wanted:
+        reached_precision = float(softmax(keys @ query)[members].sum())
+        if reached_precision >= required_precision:
             break
-        shortfall = max((wanted - reached) / (wanted * (1 - wanted)), 1e-15 * 2**attempt)
+        shortfall = max(
+            (required_precision - reached_precision) / (required_precision * (1 - required_precision)),
+            1e-15 * 2**attempt,
+        )
         query = query + 2 * shortfall / (face.margin * scale) * face.direction
     return query
 
 
 def _explain_solution(
-    frame: NormalizedKeys,
+    normalized_keys: NormalizedKeys,
     face: HullFace,
     face_solution: _FaceSolution,
     target: PerKeyVector,
@@ -318,7 +324,7 @@ def _explain_solution(
     """Return why the target is reached exactly, only in the limit, or not at all."""
     target_indices = tuple(int(index) for index in np.flatnonzero(target > 0))
     if face.affine_dependence is not None:
-        explanation = phrasing.explain_not_a_face(target_indices, face, frame.size, frame.tolerance)
+        explanation = phrasing.explain_not_a_face(target_indices, face, normalized_keys.size, normalized_keys.tolerance)
         return explanation + phrasing.describe_best_approximation(
             face_solution.best, face.has_all_keys, precision, len(target_indices) == 1, face.residual
         )
@@ -327,14 +333,16 @@ def _explain_solution(
         return explanation + phrasing.describe_best_approximation(
             face_solution.best, face.has_all_keys, precision, False
         )
-    reached = phrasing.format_precision(precision)
+    reached_precision = phrasing.format_precision(precision)
     if face.margin is not None:
-        explanation = phrasing.explain_face(target_indices, face.margin * frame.size)
-        return f"{explanation} This is the shortest query that reaches {reached}, with norm {norm:.4g}."
+        explanation = phrasing.explain_face(target_indices, face.margin * normalized_keys.size)
+        return f"{explanation} This is the shortest query that reaches {reached_precision}, with norm {norm:.4g}."
     if len(target) == 1:
         return "There is only one key: every query gives it the whole weight."
     if norm == 0:
         return "The zero query gives every key the same score and so the same weight."
     if precision < 1 - 1e-9:
-        return f"A finite query produces the target exactly; this is the shortest query that reaches {reached}."
+        return (
+            f"A finite query produces the target exactly; this is the shortest query that reaches {reached_precision}."
+        )
     return "The log-weights of the target are an affine function of the keys: this query produces them up to rounding."

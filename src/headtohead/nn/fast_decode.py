@@ -82,14 +82,14 @@ class FastPositions:
 
     def __init__(self, model: TransformerModules) -> None:
         parts = model.position_parts
-        adding = [part for part in parts if type(part).add_positions is not Position.add_positions]
-        rotating = [part for part in parts if type(part).rotate is not Position.rotate]
+        additive = [part for part in parts if type(part).add_positions is not Position.add_positions]
+        rotary = [part for part in parts if type(part).rotate is not Position.rotate]
         self.bias_parts = [part for part in parts if type(part).compute_bias is not Position.compute_bias]
-        self.tables: list[Tensor] | None = build_all_fast_forms(adding)
-        self.adding_parts = adding if self.tables is None else []
-        self.rope_factors: list[RopeFactors] | None = build_all_fast_forms(rotating)
-        self.rotating_parts = rotating if self.rope_factors is None else []
-        self.rotates = bool(rotating)
+        self.tables: list[Tensor] | None = build_all_fast_forms(additive)
+        self.adding_parts = additive if self.tables is None else []
+        self.rope_factors: list[RopeFactors] | None = build_all_fast_forms(rotary)
+        self.rotating_parts = rotary if self.rope_factors is None else []
+        self.rotates = bool(rotary)
 
 
 @dataclass

@@ -195,15 +195,17 @@ def build_classifier(model_config: PretrainedModelConfig, num_classes: int, *, s
     """Return the classifier with pretrained weights and a head initialised from this seed."""
     weights = locate_weights(model_config.pretrained)
     check_memory(weights)
-    built = _build_from_weights(model_config, weights, num_classes, seed=seed, keep_head=model_config.head == "kept")
-    _check_max_length(built)
+    classifier = _build_from_weights(
+        model_config, weights, num_classes, seed=seed, keep_head=model_config.head == "kept"
+    )
+    _check_max_length(classifier)
     with fork_seeded_rng(seed, "initial"):
-        built.freeze_parameters()
-    for name, module in built.named_modules():
+        classifier.freeze_parameters()
+    for name, module in classifier.named_modules():
         if isinstance(module, lora.LoRALinear):
             with fork_seeded_rng(seed, "initial", name):
                 module.reset_parameters()
-    return built
+    return classifier
 
 
 def build_classifier_on_meta_device(model_config: PretrainedModelConfig, num_classes: int) -> EncoderClassifier:
@@ -215,24 +217,24 @@ def build_classifier_on_meta_device(model_config: PretrainedModelConfig, num_cla
     kwargs = _build_pooler_kwargs(transformers, model_config, weights)
     with torch.device("meta"):
         inner = model_class.from_config(config, **kwargs)
-        built = EncoderClassifier(inner, model_config, num_classes, weights.name)
-        built.freeze_parameters()
-    return built
+        classifier = EncoderClassifier(inner, model_config, num_classes, weights.name)
+        classifier.freeze_parameters()
+    return classifier
 
 
 def load_classifier(model_config: PretrainedModelConfig, folder: Path, num_classes: int) -> EncoderClassifier:
     """Load a classifier that `save_classifier` wrote, with LoRA merged."""
     config = model_config.model_copy(update={"lora": None})
-    built = _build_from_weights(
+    classifier = _build_from_weights(
         config, locate_weights(folder), num_classes, seed=0, keep_head=model_config.pool == "own"
     )
-    if built.head is not None:
+    if classifier.head is not None:
         try:
             content = safe_open.read_file(folder / HEAD_FILE, safe_open.MAX_WEIGHTS_BYTES)
-            built.head.load_state_dict(load(content))
+            classifier.head.load_state_dict(load(content))
         except (RunFolderError, SafetensorError, RuntimeError, ValueError) as error:
             raise ModelError(f"{folder / HEAD_FILE} is not a head of this model ({error})") from error
-    return built
+    return classifier
 
 
 def save_classifier(
@@ -295,9 +297,9 @@ def _build_from_weights(
         kwargs = {"num_labels": num_classes, "ignore_mismatched_sizes": True}
     with silence_transformers(transformers), fork_seeded_rng(seed, "initial"):
         inner, report = load_from_pretrained(model_class, weights, **kwargs)
-        built = EncoderClassifier(inner, model, num_classes, weights.name)
+        classifier = EncoderClassifier(inner, model, num_classes, weights.name)
     # Parameters of the head, and parameters that the file does not contain.
-    head_names = {name for name, _ in built.named_parameters()} - {
+    head_names = {name for name, _ in classifier.named_parameters()} - {
         f"inner.{n}" for n in _list_encoder_parameters(inner)
     }
     missing = [*report["missing_keys"], *(row[0] for row in report["mismatched_keys"])]
@@ -308,9 +310,9 @@ def _build_from_weights(
     if keep_head and new:
         raise ModelError(f"{weights.name} has no head to keep; remove model.head")
     if not keep_head:
-        built.new_parameter_names = frozenset(head_names | new)
-        _init_new_parameters(built, seed)
-    return built.train()
+        classifier.new_parameter_names = frozenset(head_names | new)
+        _init_new_parameters(classifier, seed)
+    return classifier.train()
 
 
 def _list_encoder_parameters(inner: Any) -> set[str]:

@@ -56,12 +56,12 @@ def compare_isolated(run: Run) -> str:
     if len(recorded) != examples.count:
         recorded = examples.sum_by_example(recorded)
     unsegmented = replace(examples, has_segments=False)
-    chosen = {*random.SystemRandom().sample(range(examples.count), min(NUM_ROWS, examples.count))}
+    sampled_indices = {*random.SystemRandom().sample(range(examples.count), min(NUM_ROWS, examples.count))}
     with isolate_model(run.folder) as child:
         for batch in unsegmented.batches(EVALUATION_BATCH_SIZE):
             indices = range(len(batch.input_ids)) if batch.example_indices is None else batch.example_indices.tolist()
             for row, index in enumerate(indices):
-                if index not in chosen:
+                if index not in sampled_indices:
                     continue
                 loss, count = score_row(child, batch.input_ids[row].tolist(), batch.labels[row].tolist())
                 if not abs(loss - float(recorded[index])) <= TOLERANCE * max(1, count):

@@ -156,9 +156,9 @@ def _estimate_summaries(trial: Trial) -> float:
     teacher = open_teacher(trial, dataset, run_trial)
     prompts = build_summary_prompts(trial.data, dataset, teacher.tokenizer, "test")[:1]
     strategy = build_teacher_strategy(trial.teacher)
-    started = time.perf_counter()
+    start_time = time.perf_counter()
     summarization.generate_summaries(teacher.model, teacher.tokenizer, prompts, strategy, NUM_TIMED_TOKENS)
-    seconds = (time.perf_counter() - started) * max(1.0, trial.teacher.max_new_tokens / NUM_TIMED_TOKENS)
+    seconds = (time.perf_counter() - start_time) * max(1.0, trial.teacher.max_new_tokens / NUM_TIMED_TOKENS)
     return seconds * sum(len(dataset.documents.splits[name]) for name in ("train", "test"))
 
 

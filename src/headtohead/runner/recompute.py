@@ -109,8 +109,8 @@ class RecomputedRun:
         audits = audit_scores(trial, self.dataset, model, CPU, self.evaluations)
         if trial.seed == 0 and not _has_dependencies(self.run):
             get_initial_model = partial(build_initial_model, trial, self.dataset)
-            trained = TrainedTrial(get_task(trial.task), trial, self.dataset, model, get_initial_model)
-            audits += audit_initial_and_trained_model(trained)
+            trained_trial = TrainedTrial(get_task(trial.task), trial, self.dataset, model, get_initial_model)
+            audits += audit_initial_and_trained_model(trained_trial)
         recorded = {audit.name: audit for audit in self.run.audits or ()}
         for audit in audits:
             if audit.name not in recorded:

@@ -39,17 +39,17 @@ def audit_target(
         return model_audit.audit_model(
             model, target=prediction_target, vocab_size=vocab_size, context=context, num_classes=num_classes
         )
-    opened = open_model(target)
-    if opened.target is Target.NONE:
-        raise RequestError(f"{opened.name}: cannot audit a model without a head")
-    is_pretrained = isinstance(opened, LoadedPretrained)
+    bundle = open_model(target)
+    if bundle.target is Target.NONE:
+        raise RequestError(f"{bundle.name}: cannot audit a model without a head")
+    is_pretrained = isinstance(bundle, LoadedPretrained)
     return model_audit.audit_model(
-        opened.model,
-        target=opened.target,
-        vocab_size=opened.tokenizer.vocab_size,
-        context=min(opened.model.context, MAX_PRETRAINED_CONTEXT) if is_pretrained else opened.model.context,
-        num_classes=len(opened.label_names) or None,
-        pad_id=opened.tokenizer.pad_id,
+        bundle.model,
+        target=bundle.target,
+        vocab_size=bundle.tokenizer.vocab_size,
+        context=min(bundle.model.context, MAX_PRETRAINED_CONTEXT) if is_pretrained else bundle.model.context,
+        num_classes=len(bundle.label_names) or None,
+        pad_id=bundle.tokenizer.pad_id,
     )
 
 

@@ -178,9 +178,9 @@ def list_finished_runs(experiment_folder: Path) -> list[tuple[str, Run]]:
 
 def select_best(points: Sequence[SearchPoint], metric: str) -> SearchPoint | None:
     """Return the point with the best validation mean among those with all their seeds, or else with the most seeds."""
-    scored = [point for point in points if point.seed_scores and point.status in ("finished", "open")]
-    num_seeds = max((len(point.seed_scores) for point in scored), default=0)
-    candidates = [point for point in scored if len(point.seed_scores) == num_seeds]
+    scored_points = [point for point in points if point.seed_scores and point.status in ("finished", "open")]
+    num_seeds = max((len(point.seed_scores) for point in scored_points), default=0)
+    candidates = [point for point in scored_points if len(point.seed_scores) == num_seeds]
     return max(candidates, key=lambda point: compute_mean(point.scores(metric)), default=None)
 
 

@@ -44,7 +44,7 @@ def _evaluate_at_length(
     encoded = task.join_rows(dataset.encoded[split], context_length)
     examples = task.build_examples(dataset, encoded, context_length)
     batches = examples.batches(max(1, TOKENS_PER_BATCH // context_length))
-    started = time.perf_counter()
+    start_time = time.perf_counter()
     try:
         evaluation = evaluate(model, task.build_objective(dataset), batches, torch.device("cpu"))
     except ModelError as error:
@@ -53,7 +53,7 @@ def _evaluate_at_length(
         if isinstance(model, Transformer):
             raise
         return LengthResult(split=split, context=context_length, error=f"{type(error).__name__}: {error}")
-    seconds = time.perf_counter() - started
+    seconds = time.perf_counter() - start_time
     return LengthResult.model_validate(
         {
             "split": split,
@@ -119,8 +119,8 @@ def _measure_saved_activation_bytes(model: Transformer, ids: Tensor) -> int:
 
 def _time_forward_backward(model: Transformer, ids: Tensor) -> float:
     """Return the seconds of one forward and backward pass through the layers at one input length."""
-    started = time.perf_counter()
+    start_time = time.perf_counter()
     hidden_states, _ = model.compute_hidden_states(ids)
     hidden_states.sum().backward()
     model.zero_grad(set_to_none=True)
-    return time.perf_counter() - started
+    return time.perf_counter() - start_time

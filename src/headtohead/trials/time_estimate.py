@@ -15,21 +15,21 @@ from headtohead.trials.trial import build_training
 def estimate_seconds(trial: Trial, folder: Path, *, num_steps: int = 3) -> float:
     """Return the estimated seconds on one worker, from a few training steps and one evaluated batch."""
     dataset = prepare_dataset(trial.data, trial.task)
-    started = time.perf_counter()
+    start_time = time.perf_counter()
     device = devices.select_device("auto")
     model, trainer = build_training(trial, dataset, folder, device, with_dependencies=False)
-    build_seconds = time.perf_counter() - started
+    build_seconds = time.perf_counter() - start_time
     model.train()
     num_threads = devices.set_num_threads(1)  # as in a worker
     trainer._train_step(0)
-    started = time.perf_counter()
+    start_time = time.perf_counter()
     for step in range(num_steps):
         trainer._train_step(step)
-    step_seconds = (time.perf_counter() - started) / num_steps
+    step_seconds = (time.perf_counter() - start_time) / num_steps
     batch = next(trainer.tracked_examples["train"].batches(EVALUATION_BATCH_SIZE))
-    started = time.perf_counter()
+    start_time = time.perf_counter()
     trainer.process.evaluate(model, trainer.objective, [batch], device)
-    row_seconds = (time.perf_counter() - started) / len(batch.input_ids)
+    row_seconds = (time.perf_counter() - start_time) / len(batch.input_ids)
     devices.set_num_threads(num_threads)
     num_rows = (1 + trainer.total_steps // trainer.evaluate_every) * trainer.num_tracked_rows
     num_rows += trainer.num_rows_after_training

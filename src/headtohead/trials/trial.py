@@ -58,7 +58,7 @@ def run_trial(
         registry.load_plugin(file)
     task, dataset = get_task(trial.task), prepare_dataset(trial.data, trial.task)
     selected_device = ranks.select_device(devices.select_device(device))
-    started = time.perf_counter()
+    start_time = time.perf_counter()
     model, trainer = build_training(
         trial, dataset, folder, selected_device, on_progress, ranks=ranks, model_size=model_size
     )
@@ -73,11 +73,11 @@ def run_trial(
     task_result = task.write_outputs(trial, dataset, model, folder)
     if not trial.is_search:
         get_initial_model = cache(partial(build_initial_model, trial, dataset))
-        trained = outputs.TrainedTrial(task, trial, dataset, model, get_initial_model)
-        outputs.write_analyses(trained, folder, scoring_audits)
+        trained_trial = outputs.TrainedTrial(task, trial, dataset, model, get_initial_model)
+        outputs.write_analyses(trained_trial, folder, scoring_audits)
         model_io.save(folder, model, dataset.tokenizer, trial, dataset.label_names)
     # result.json is written last and marks the run as finished.
-    seconds = time.perf_counter() - started
+    seconds = time.perf_counter() - start_time
     result = outputs.build_result(trial, folder, training_result, evaluations, seconds, task_result)
     schemas.write_record(folder / "result.json", result, fsync=True, with_checksum=True)
     outputs.remove_checkpoints(folder)

@@ -31,7 +31,7 @@ NEAR_COPY_SHARE = 0.8
 MAX_ORDINARY_SHARE = 0.1
 """share of near copies or copied words up to which text overlaps as ordinary text does"""
 MAX_COMPARED_WORDS = 2**20
-"""words to look up n-grams of; rows of longer texts are sampled evenly, to limit memory"""
+"""words to look up n-grams of; rows of longer texts are sampled_rows evenly, to limit memory"""
 CHUNK_WORDS = 2**17
 MAX_WORD_LENGTH, UNSPACED_RUN = 24, 12
 """a row has no spaces if its words are longer than that on average; its words are then all runs of that length"""
@@ -69,7 +69,7 @@ class TextOverlap:
     is_copy: NDArray[np.bool_]
     """verbatim, or equal up to case, punctuation and whitespace"""
     is_near_copy: NDArray[np.bool_]
-    """near copies that are not copies; false for rows that were not sampled"""
+    """near copies that are not copies; false for rows that were not sampled_rows"""
     copied_words: float
     """share of copied words"""
     num_compared: int
@@ -94,7 +94,7 @@ def find_overlap(rows: Sequence[str], source_rows: Iterable[str]) -> TextOverlap
     """Look up rows in the text of `source_rows`, which is read once."""
     verbatim, normalized = set(rows), {normalize_text(row) for row in rows}
     stride = _choose_stride(rows)
-    sampled = np.arange(0, len(rows), stride)
+    sampled_rows = np.arange(0, len(rows), stride)
     hasher = _WordHasher()
     words, row_ends = hasher.hash_rows(islice(rows, 0, None, stride))
     ngrams, long_runs = _NgramLookup(words, NGRAM_WORDS, allow_change=True), _NgramLookup(words, LONG_RUN_WORDS)
@@ -119,16 +119,16 @@ def find_overlap(rows: Sequence[str], source_rows: Iterable[str]) -> TextOverlap
     lengths = np.diff(row_ends, prepend=0)
     shares = _count_by_row(ngrams.cover_words(), row_ends) / np.maximum(lengths, 1)
     is_near_copy = np.zeros(len(rows), np.bool_)
-    is_near_copy[sampled] = (shares >= NEAR_COPY_SHARE) & (lengths >= NGRAM_WORDS)
-    is_near_copy[sampled[bag_rows[bags.is_found]]] = True
+    is_near_copy[sampled_rows] = (shares >= NEAR_COPY_SHARE) & (lengths >= NGRAM_WORDS)
+    is_near_copy[sampled_rows[bag_rows[bags.is_found]]] = True
     is_near_copy &= ~is_copy
-    is_copied_row = (is_copy | is_near_copy)[sampled]
+    is_copied_row = (is_copy | is_near_copy)[sampled_rows]
     is_copied_word = np.repeat(is_copied_row, lengths) | long_runs.cover_words()
     # Rows without words, such as "...", count as one word.
     num_copied = is_copied_word.sum() + is_copied_row[lengths == 0].sum()
     copied_words = float(num_copied / max(1, len(words) + (lengths == 0).sum()))
     is_verbatim = np.array([row in verbatim_in_source for row in rows], dtype=np.bool_)
-    return TextOverlap(is_verbatim, is_copy, is_near_copy, copied_words, len(sampled))
+    return TextOverlap(is_verbatim, is_copy, is_near_copy, copied_words, len(sampled_rows))
 
 
 def group_repeated_rows(rows: Sequence[str]) -> NDArray[np.int64]:
@@ -142,12 +142,12 @@ def group_repeated_rows(rows: Sequence[str]) -> NDArray[np.int64]:
     groups = np.array(first_rows, np.int64)
     stride = _choose_stride(rows)
     is_sampled = [index == first and index % stride == 0 for index, first in enumerate(first_rows)]
-    sampled = np.flatnonzero(is_sampled)
+    sampled_rows = np.flatnonzero(is_sampled)
     words, row_ends = _WordHasher().hash_rows(compress(rows, is_sampled))
     lengths = np.diff(row_ends, prepend=0)
     # Near copies: rows that share most of their n-grams, each with one word changed.
     if len(words) >= NGRAM_WORDS:
-        rows_of_ngrams = np.repeat(np.arange(len(sampled)), lengths)
+        rows_of_ngrams = np.repeat(np.arange(len(sampled_rows)), lengths)
         is_inside_row = rows_of_ngrams[: len(words) - NGRAM_WORDS + 1] == rows_of_ngrams[NGRAM_WORDS - 1 :]
         hashes = _hash_ngrams(words, NGRAM_WORDS, allow_change=True)[is_inside_row]
         own_rows = rows_of_ngrams[: len(is_inside_row)][is_inside_row]
@@ -156,13 +156,13 @@ def group_repeated_rows(rows: Sequence[str]) -> NDArray[np.int64]:
         # Pairs of (n-gram, earlier row), each counted once however many of its words may be left out.
         ngram_indices = np.repeat(np.arange(len(hashes)), NGRAM_WORDS)
         ngram_indices, earlier_rows = np.divmod(
-            np.unique(ngram_indices * len(sampled) + rows_of_first.ravel()), len(sampled)
+            np.unique(ngram_indices * len(sampled_rows) + rows_of_first.ravel()), len(sampled_rows)
         )
-        pairs, counts = np.unique(own_rows[ngram_indices] * len(sampled) + earlier_rows, return_counts=True)
-        later_rows, earlier_rows = np.divmod(pairs, len(sampled))
+        pairs, counts = np.unique(own_rows[ngram_indices] * len(sampled_rows) + earlier_rows, return_counts=True)
+        later_rows, earlier_rows = np.divmod(pairs, len(sampled_rows))
         is_near_copy = counts >= NEAR_COPY_SHARE * (lengths[later_rows] - NGRAM_WORDS + 1)
         is_near_copy &= later_rows > earlier_rows
-        groups[sampled[later_rows[is_near_copy]]] = groups[sampled[earlier_rows[is_near_copy]]]
+        groups[sampled_rows[later_rows[is_near_copy]]] = groups[sampled_rows[earlier_rows[is_near_copy]]]
     # Follow chains of copies to their first row.
     while (groups != groups[groups]).any():
         groups = groups[groups]

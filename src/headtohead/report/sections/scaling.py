@@ -41,11 +41,11 @@ def build_axis_section(context: ReportContext) -> Section | None:
 def build_context_length_table(findings: Findings) -> Table:
     """Return scores by context length; a note marks lengths that a model does not support."""
     metric = findings_view.get_metric(findings)
-    trained = findings.experiment.model.context if findings.experiment else None
+    training_length = findings.experiment.model.context if findings.experiment else None
     joining_note = " Rows of one class are joined to texts of that length." if metric == "accuracy" else ""
     caption = (
         f"{metric.capitalize()} on all held-out text in blocks of this length, with the 95 % interval over seeds; "
-        f"trained at {trained}.{joining_note}"
+        f"trained at {training_length}.{joining_note}"
     )
     results = {name: summary.contexts for name, summary in findings.length_generalization.items()}
     return _build_length_table(
