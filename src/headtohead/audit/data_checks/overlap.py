@@ -31,7 +31,7 @@ NEAR_COPY_SHARE = 0.8
 MAX_ORDINARY_SHARE = 0.1
 """share of near copies or copied words up to which text overlaps as ordinary text does"""
 MAX_COMPARED_WORDS = 2**20
-"""words to look up n-grams of; rows of longer texts are sampled_rows evenly, to limit memory"""
+"""words to look up n-grams of; rows of longer texts are sampled evenly, to limit memory"""
 CHUNK_WORDS = 2**17
 MAX_WORD_LENGTH, UNSPACED_RUN = 24, 12
 """a row has no spaces if its words are longer than that on average; its words are then all runs of that length"""
@@ -69,7 +69,7 @@ class TextOverlap:
     is_copy: NDArray[np.bool_]
     """verbatim, or equal up to case, punctuation and whitespace"""
     is_near_copy: NDArray[np.bool_]
-    """near copies that are not copies; false for rows that were not sampled_rows"""
+    """near copies that are not copies; false for rows that were not sampled"""
     copied_words: float
     """share of copied words"""
     num_compared: int
