@@ -18,13 +18,15 @@ from headtohead.model_factory import build_model
 from headtohead.nn.protocol import ModelOutput
 from headtohead.pretrained.loading import PretrainedModel
 
-from .test_checks import LENGTH, world
+from .test_checks import LENGTH, uniform_maps
 
 VOCAB = 40
 
 
 def one_row(weights: np.ndarray, pads: int = 0) -> HeadMeasures:
-    return head_metrics.measure_maps(world(weights.astype(np.float32), causal=False, reach=(None, None), pads=pads))[0]
+    return head_metrics.measure_maps(
+        uniform_maps(weights.astype(np.float32), causal=False, reach=(None, None), pads=pads)
+    )[0]
 
 
 def test_a_head_that_looks_at_the_token_before() -> None:

@@ -45,8 +45,8 @@ def h2h(monkeypatch, capsys, tmp_path):
 
 
 @pytest.fixture
-def world(tmp_path):
-    """An experiment file and its text, in good order."""
+def write_experiment(tmp_path):
+    """Return a function that writes a valid experiment file with its text."""
 
     def make(task: str = "language-model", source: str = "text") -> Path:
         text = tmp_path / "text"
@@ -89,8 +89,8 @@ def refused(answer: tuple[int, str, str], *words: str) -> None:
         ("seeds=many", ('5, "auto"',)),
     ],
 )
-def test_a_wrong_setting(h2h, world, setting, words):
-    refused(h2h("run", world(), "--set", setting), *words)
+def test_a_wrong_setting(h2h, write_experiment, setting, words):
+    refused(h2h("run", write_experiment(), "--set", setting), *words)
 
 
 def test_a_recipe_or_file_that_is_not_there(h2h):
@@ -98,50 +98,50 @@ def test_a_recipe_or_file_that_is_not_there(h2h):
     refused(h2h("run", "none.toml"), "no such file")
 
 
-def test_an_empty_file(h2h, world):
+def test_an_empty_file(h2h, write_experiment):
     (Path("empty.toml")).write_text("")
     refused(h2h("run", "empty.toml"), "empty.toml", "is empty")
-    file = world()
+    file = write_experiment()
     (Path("text") / "train.txt").write_text("")
     refused(h2h("run", file), "train.txt", "empty")
 
 
-def test_a_tsv_with_a_missing_column(h2h, world):
-    file = world("classify", "rows")
+def test_a_tsv_with_a_missing_column(h2h, write_experiment):
+    file = write_experiment("classify", "rows")
     path = Path("rows/train.tsv")
     path.write_text(path.read_text().replace("a\tword2 is", "word2 is", 1))
     refused(h2h("run", file), "train.tsv", "line 4")
 
 
-def test_a_tsv_with_an_unknown_label(h2h, world):
-    file = world("classify", "rows")
+def test_a_tsv_with_an_unknown_label(h2h, write_experiment):
+    file = write_experiment("classify", "rows")
     path = Path("rows/test.tsv")
     path.write_text(path.read_text().replace("a\tword2 is", "c\tword2 is", 1))
     refused(h2h("run", file), "test.tsv", "line 4", "'c'", "does not occur in train")
 
 
-def test_bytes_that_are_not_utf8(h2h, world):
-    file = world()
+def test_bytes_that_are_not_utf8(h2h, write_experiment):
+    file = write_experiment()
     (Path("text") / "train.txt").write_bytes(b"a fine word\nand \xff a bad one\n")
     refused(h2h("run", file), "train.txt", "UTF-8")
 
 
-def test_a_folder_without_the_expected_files(h2h, world):
-    file = world()
+def test_a_folder_without_the_expected_files(h2h, write_experiment):
+    file = write_experiment()
     (Path("other")).mkdir()
     (Path("other") / "notes.md").write_text("nothing here")
     refused(h2h("run", file, "--data", "other"), "other", "notes.md", "train.txt")
     refused(h2h("run", file, "--data", "nowhere"), "nowhere")
 
 
-def test_a_text_shorter_than_one_context(h2h, world):
-    file = world()
+def test_a_text_shorter_than_one_context(h2h, write_experiment):
+    file = write_experiment()
     (Path("text") / "train.txt").write_text("just five words in here")
     refused(h2h("run", file), "train", "one block of context 8 needs 9")
 
 
-def test_a_run_folder_made_by_a_different_experiment(h2h, world):
-    file = world()
+def test_a_run_folder_made_by_a_different_experiment(h2h, write_experiment):
+    file = write_experiment()
     code, _, _ = h2h("run", file, "--out", "mine", "--workers", "1")
     assert code == 0
     before = sorted((p, p.stat().st_mtime_ns) for p in Path("mine").rglob("*"))
@@ -169,20 +169,20 @@ def small_disk(tmp_path):
     subprocess.run(["umount", place], check=True)
 
 
-def test_a_full_disk_is_said_before_anything_starts(h2h, world, small_disk):
+def test_a_full_disk_is_said_before_anything_starts(h2h, write_experiment, small_disk):
     filler = small_disk / "filler"
     filler.write_bytes(bytes(390 * 1024))
-    refused(h2h("run", world(), "--out", small_disk / "runs"), "the disk has", "MB left")
+    refused(h2h("run", write_experiment(), "--out", small_disk / "runs"), "the disk has", "MB left")
     assert list(small_disk.iterdir()) == [filler]
 
 
-def test_a_disk_that_fills_up_on_the_way_leaves_whole_files_and_can_be_resumed(h2h, world, small_disk):
+def test_a_disk_that_fills_up_on_the_way_leaves_whole_files_and_can_be_resumed(h2h, write_experiment, small_disk):
     from headtohead.config import loading as config_loading
     from headtohead.errors import DiskFullError
     from headtohead.experiment import loading
     from headtohead.trials.trial import run_trial
 
-    trial = config_loading.build_trial(loading.load_experiment(world()), "baseline", 0)
+    trial = config_loading.build_trial(loading.load_experiment(write_experiment()), "baseline", 0)
     filler = small_disk / "filler"
     filler.write_bytes(bytes(380 * 1024))
     with pytest.raises(DiskFullError, match="no disk space left to write"):

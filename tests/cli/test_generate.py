@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from .test_bad_input import h2h, world  # noqa: F401
+from .test_bad_input import h2h, write_experiment  # noqa: F401
 
 
 @pytest.fixture(scope="module")

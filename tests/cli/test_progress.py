@@ -16,7 +16,7 @@ from headtohead.execution.worker_pool import Job
 from headtohead.model_cost import ModelCost
 from headtohead.progress import ProgressUpdate, StderrProgress
 
-from .test_bad_input import h2h, world  # noqa: F401
+from .test_bad_input import h2h, write_experiment  # noqa: F401
 from .test_search import SEARCH
 
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -51,9 +51,9 @@ def in_a_terminal(*arguments: object, cwd: object) -> str:
     return written.decode()
 
 
-def test_a_terminal_shows_a_table_that_grows(world, tmp_path):  # noqa: F811
+def test_a_terminal_shows_a_table_that_grows(write_experiment, tmp_path):  # noqa: F811
     asked = ("--out", "here", "--workers", "1", "--set", "training.steps=600", "--set", "training.eval_every=300")
-    said = in_a_terminal("run", world(), *asked, cwd=tmp_path)
+    said = in_a_terminal("run", write_experiment(), *asked, cwd=tmp_path)
     assert re.search(r"baseline +\d+ % \d+\.\d\d", CONTROL.sub("", said)), "how far a trial is, and its loss"
     assert re.search(r"1 of 2 trials done · \d+(\.\d)? steps/s", said)
     lines = [CONTROL.sub("", line) for line in re.split(r"[\r\n]+", said)]
@@ -62,9 +62,9 @@ def test_a_terminal_shows_a_table_that_grows(world, tmp_path):  # noqa: F811
     assert "trials done" not in kept and "report:" in kept
 
 
-def test_a_log_has_a_line_now_and_then(h2h, world, monkeypatch):  # noqa: F811
+def test_a_log_has_a_line_now_and_then(h2h, write_experiment, monkeypatch):  # noqa: F811
     monkeypatch.setattr(StderrProgress, "ELSEWHERE", 0.0)
-    file = world()
+    file = write_experiment()
     code, _, err = h2h("run", file, "--out", "here", "--workers", "1")
     assert code == 0
     assert re.search(r"^1 of 2 trials done · (starting|\d+(\.\d)? steps/s) · about .* left$", err, re.MULTILINE)
@@ -79,8 +79,8 @@ def test_a_log_has_a_line_now_and_then(h2h, world, monkeypatch):  # noqa: F811
     assert re.search(r"^\d of \d trials done", err, re.MULTILINE), "and then the comparison"
 
 
-def test_what_is_over_soon_is_not_mentioned(h2h, world):  # noqa: F811
-    code, _, err = h2h("run", world(), "--out", "here", "--workers", "1")
+def test_what_is_over_soon_is_not_mentioned(h2h, write_experiment):  # noqa: F811
+    code, _, err = h2h("run", write_experiment(), "--out", "here", "--workers", "1")
     assert (code, err) == (0, "")
 
 

@@ -9,15 +9,15 @@ import pytest
 from headtohead import report
 from headtohead.experiment.run_folder import open_runs
 
-from .test_bad_input import h2h, world  # noqa: F401
+from .test_bad_input import h2h, write_experiment  # noqa: F401
 
 VERDICT_WORDS = re.compile(r"\b(helped|hurt|cannot tell|no practical difference)\b")
 
 
 @pytest.fixture
-def sorted_rows(tmp_path: Path, world) -> Path:  # noqa: F811
+def sorted_rows(tmp_path: Path, write_experiment) -> Path:  # noqa: F811
     """A file whose test rows are sorted by class, as in many published corpora: the first 100 rows have one class."""
-    file = world("classify", "sorted")
+    file = write_experiment("classify", "sorted")
     folder = tmp_path / "sorted"
     folder.mkdir()
     for split in ("train", "test"):
@@ -48,8 +48,8 @@ def test_a_quick_look_has_every_class_and_no_verdict_word_anywhere(h2h, sorted_r
     assert answer["variants"][0]["verdict"] == "quick look"
 
 
-def test_a_variant_can_be_chosen_on_the_command_line(h2h, world):  # noqa: F811
-    file = world()
+def test_a_variant_can_be_chosen_on_the_command_line(h2h, write_experiment):  # noqa: F811
+    file = write_experiment()
     file.write_text(file.read_text() + '[variants.rope]\nmodel.position = "rope"\n', encoding="utf-8")
     code, out, err = h2h("run", file, "--only", "rope", "--json", "--out", "here")
     assert code == 0, err

@@ -2,7 +2,7 @@
 
 import json
 
-from .test_bad_input import h2h, world  # noqa: F401
+from .test_bad_input import h2h, write_experiment  # noqa: F401
 
 SEARCH = """
 [search]
@@ -13,8 +13,8 @@ training.optimizer.lr = [0.1, 0.01]
 """
 
 
-def test_a_plan_says_how_many_points_and_how_long(h2h, world):  # noqa: F811
-    file = world()
+def test_a_plan_says_how_many_points_and_how_long(h2h, write_experiment):  # noqa: F811
+    file = write_experiment()
     file.write_text(file.read_text() + SEARCH)
     code, out, err = h2h("plan", file)
     assert code == 0, err
@@ -26,9 +26,9 @@ def test_a_plan_says_how_many_points_and_how_long(h2h, world):  # noqa: F811
     assert plan["seconds"] > 0
 
 
-def test_a_quick_search_from_end_to_end(h2h, world, monkeypatch, tmp_path):  # noqa: F811
+def test_a_quick_search_from_end_to_end(h2h, write_experiment, monkeypatch, tmp_path):  # noqa: F811
     monkeypatch.setenv("COLUMNS", "80")
-    file = world()
+    file = write_experiment()
     file.write_text(file.read_text() + SEARCH)
     code, out, err = h2h("run", file, "--quick", "--out", "here", "--set", "probe.prompts=[]")
     assert code == 0, err
@@ -47,8 +47,8 @@ def test_a_quick_search_from_end_to_end(h2h, world, monkeypatch, tmp_path):  # n
     assert code == 0 and " 0 failed" in out
 
 
-def test_an_impossible_value_ends_with_2_and_leaves_nothing(h2h, world, tmp_path):  # noqa: F811
-    file = world()
+def test_an_impossible_value_ends_with_2_and_leaves_nothing(h2h, write_experiment, tmp_path):  # noqa: F811
+    file = write_experiment()
     file.write_text(file.read_text() + SEARCH.replace("[2, 4, 8]", "[2, 0]"))
     code, _, err = h2h("run", file, "--out", "here")
     assert code == 2

@@ -19,7 +19,7 @@ from headtohead.presentation.renderers import terminal
 from headtohead.presentation.table import make_table, make_text_columns
 from headtohead.progress import ProgressUpdate, StderrProgress
 
-from .test_bad_input import h2h, world  # noqa: F401
+from .test_bad_input import h2h, write_experiment  # noqa: F401
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\x7f\u202e"
 
@@ -36,8 +36,8 @@ def test_errors_are_escaped(h2h, tmp_path: Path) -> None:  # noqa: F811
         assert_safe(out + err)
 
 
-def test_a_plan_is_escaped(h2h, world) -> None:  # noqa: F811
-    file = world()
+def test_a_plan_is_escaped(h2h, write_experiment) -> None:  # noqa: F811
+    file = write_experiment()
     content = file.read_text().replace("alibi]", f"{json.dumps('x' + ESCAPE)}]")
     file.write_text(content.replace('question = "', f'question = "{json.dumps(ESCAPE)[1:-1]}'))
     _, out, err = h2h("plan", file)

@@ -14,7 +14,7 @@ from headtohead.config.loading import list_recipes
 from headtohead.config.recipe_catalog import TOPICS, list_recipe_summaries
 from headtohead.report import terminal
 
-from .test_bad_input import h2h, world  # noqa: F401
+from .test_bad_input import h2h, write_experiment  # noqa: F401
 
 
 def run_python(code: str) -> str:
@@ -76,8 +76,8 @@ def _processor_seconds(code: str) -> float:
     return used.ru_utime + used.ru_stime
 
 
-def test_a_run_from_end_to_end(h2h, world):  # noqa: F811
-    file = world()
+def test_a_run_from_end_to_end(h2h, write_experiment):  # noqa: F811
+    file = write_experiment()
     code, out, err = h2h("run", file, "--seeds", "2", "--json", "--out", "here")
     assert code == 0, err
     found = json.loads(out)
@@ -102,8 +102,8 @@ def test_a_run_from_end_to_end(h2h, world):  # noqa: F811
     assert json.loads(out)["variants"][0]["seeds"] == 3
 
 
-def test_a_classifier_from_end_to_end(h2h, world):  # noqa: F811
-    code, out, err = h2h("run", world("classify", "rows"), "--out", "here")
+def test_a_classifier_from_end_to_end(h2h, write_experiment):  # noqa: F811
+    code, out, err = h2h("run", write_experiment("classify", "rows"), "--out", "here")
     assert code == 0, err
     assert "Accuracy with the selected weights" in out
     code, out, _ = h2h("predict", "here/alibi/seed-0", "word3 is test line", "--json")
@@ -112,8 +112,8 @@ def test_a_classifier_from_end_to_end(h2h, world):  # noqa: F811
     assert 0.5 <= answer["confidence"] <= 1
 
 
-def test_a_plan_gives_sizes_and_time_and_writes_nothing(h2h, world, tmp_path):  # noqa: F811
-    code, out, _ = h2h("plan", world(), "--json")
+def test_a_plan_gives_sizes_and_time_and_writes_nothing(h2h, write_experiment, tmp_path):  # noqa: F811
+    code, out, _ = h2h("plan", write_experiment(), "--json")
     assert code == 0
     baseline, alibi = json.loads(out)["plan"]
     assert baseline["parameters"] - alibi["parameters"] == 8 * 16  # the learned positions
@@ -123,7 +123,7 @@ def test_a_plan_gives_sizes_and_time_and_writes_nothing(h2h, world, tmp_path):  
     (detectable,) = json.loads(out)["detectable"]
     assert detectable["variant"] == "any variant"
     assert detectable["effects"]["3"] > detectable["effects"]["5"] > 0
-    code, out, _ = h2h("plan", world())
+    code, out, _ = h2h("plan", write_experiment())
     assert "estimated from a few" in out
     assert "Effects that are detected with a probability of 80 %" in out
     assert "The effects hold on this test set, not for new text." in " ".join(out.split())
@@ -226,9 +226,9 @@ def test_audit_catches_a_network_of_ones_own_that_reads_the_future(h2h, tmp_path
     assert causality["failure_reason"] == "reads the future"
 
 
-def test_a_network_of_ones_own_is_compared_and_its_cheating_takes_the_verdict_away(h2h, world, tmp_path):  # noqa: F811
+def test_a_network_of_ones_own_is_compared_and_its_cheating_takes_the_verdict_away(h2h, write_experiment, tmp_path):  # noqa: F811
     (tmp_path / "net.py").write_text(CHEAT)
-    file = world()
+    file = write_experiment()
     text = file.read_text().replace('[variants.alibi]\nmodel.position = "alibi"\n', "")
     module = '[variants.{0}]\nmodel.module = "net.py:Net"\nmodel.options = {{ causal = {1} }}\n'
     file.write_text(text + module.format("honest", "true") + module.format("cheat", "false"))

@@ -8,7 +8,7 @@ from scipy.special import log_softmax, softmax
 from headtohead.key_design.key_replacement import replace_key
 
 
-def worlds(count=40):
+def random_problems(count=40):
     for seed in range(count):
         rng = np.random.default_rng(seed)
         n, dims = int(rng.integers(2, 7)), int(rng.integers(2, 6))
@@ -22,7 +22,7 @@ def precision(target, keys, query):
 
 def test_no_key_of_that_length_does_better():
     """Against a search over the sphere of keys, from several starts."""
-    for rng, keys, query, at in worlds(25):
+    for rng, keys, query, at in random_problems(25):
         target = rng.dirichlet(np.ones(len(keys)))
         length = float(rng.uniform(0.1, 3))
         found = replace_key(keys, query, at, weights=target, required_norm=length)
@@ -42,7 +42,7 @@ def test_no_key_of_that_length_does_better():
 
 
 def test_without_a_length_the_new_weight_is_the_wanted_one_and_the_key_the_nearest():
-    for rng, keys, query, at in worlds(25):
+    for rng, keys, query, at in random_problems(25):
         target = rng.dirichlet(np.ones(len(keys)))
         found = replace_key(keys, query, at, weights=target)
         assert found.weights[at] == pytest.approx(target[at])
@@ -52,7 +52,7 @@ def test_without_a_length_the_new_weight_is_the_wanted_one_and_the_key_the_neare
 
 
 def test_weights_that_the_others_already_have_are_met_exactly():
-    for rng, keys, query, at in worlds():
+    for rng, keys, query, at in random_problems():
         others = softmax(np.delete(keys @ query, at))
         own = float(rng.uniform(0.05, 0.95))
         target = np.insert((1 - own) * others, at, own)
@@ -89,7 +89,7 @@ def test_a_fourth_key_that_keeps_weight_is_named():
 
 
 def test_selecting_is_a_limit_without_a_length_and_none_with_it():
-    for _, keys, query, at in worlds():
+    for _, keys, query, at in random_problems():
         free = replace_key(keys, query, at, select=True, precision=0.99)
         assert free.exact and not free.attained
         assert free.weights[at] >= 0.99 * (1 - 1e-9)
@@ -109,7 +109,7 @@ def test_a_key_can_be_pushed_out():
 
 def test_the_query_times_the_scale_just_reaches_the_precision():
     checked = 0
-    for _, keys, query, at in worlds(36):
+    for _, keys, query, at in random_problems(36):
         found = replace_key(keys, query, at, select=True, required_norm=2.0, precision=0.95)
         if found.scale is None:
             others = np.delete(keys @ query, at)

@@ -37,7 +37,7 @@ def one(baseline: Scores, variant: Scores, metric: MetricName, matters: float, *
     return compare_scores(baseline, {"x": variant}, metric=metric, equivalence_margin=matters, **more)[0]  # type: ignore[arg-type]
 
 
-def world(mu: float, random_seed: int = 0, seeds: int = 8, examples: int = 120) -> tuple[Scores, Scores]:
+def simulate_scores(mu: float, random_seed: int = 0, seeds: int = 8, examples: int = 120) -> tuple[Scores, Scores]:
     """A language model's scores with a per-token difference of mu, small noise from seeds and examples."""
     rng = np.random.default_rng(random_seed)
     weights = rng.integers(5, 40, examples).astype(float)
@@ -51,7 +51,7 @@ def world(mu: float, random_seed: int = 0, seeds: int = 8, examples: int = 120) 
     [(-0.05, "helped", True), (0.05, "hurt", False), (0.0, "no practical difference", None)],
 )
 def test_perplexity_is_better_when_lower(mu: float, word: str, better: bool | None) -> None:
-    verdict = one(*world(mu), "perplexity", 0.02)
+    verdict = one(*simulate_scores(mu), "perplexity", 0.02)
     assert verdict.outcome == word
     if better is not None:
         assert verdict.is_better is better
@@ -100,7 +100,7 @@ def test_no_practical_difference_is_the_two_one_sided_tests(differences: list[fl
 @settings(deadline=None, max_examples=20)
 @given(st.integers(0, 10_000), st.floats(-0.03, 0.03), st.sampled_from(["loss", "score"]))
 def test_swapping_the_two_flips_sign_and_word(random_seed: int, mu: float, metric: MetricName) -> None:
-    base, variant = world(mu, random_seed, seeds=4, examples=20)
+    base, variant = simulate_scores(mu, random_seed, seeds=4, examples=20)
     there, back = one(base, variant, metric, 0.01), one(variant, base, metric, 0.01)
     flip = {"helped": "hurt", "hurt": "helped"}
     assert back.outcome == flip.get(there.outcome, there.outcome)
@@ -110,7 +110,7 @@ def test_swapping_the_two_flips_sign_and_word(random_seed: int, mu: float, metri
 
 
 def test_swapping_perplexities_inverts_the_ratio() -> None:
-    base, variant = world(0.05)
+    base, variant = simulate_scores(0.05)
     there, back = one(base, variant, "perplexity", 0.01), one(variant, base, "perplexity", 0.01)
     assert (there.outcome, back.outcome) == ("hurt", "helped")
     assert (1 + there.effect) * (1 + back.effect) == pytest.approx(1)
@@ -120,7 +120,7 @@ def test_swapping_perplexities_inverts_the_ratio() -> None:
 @settings(deadline=None, max_examples=12)
 @given(st.integers(0, 10_000), st.floats(0.1, 10))
 def test_order_of_seeds_and_examples_and_scale_of_weights_are_irrelevant(random_seed: int, unit: float) -> None:
-    base, variant = world(0.01, random_seed, seeds=4, examples=20)
+    base, variant = simulate_scores(0.01, random_seed, seeds=4, examples=20)
     rng = np.random.default_rng(random_seed)
     rows, columns = rng.permutation(4), rng.permutation(20)
 
@@ -139,7 +139,7 @@ def test_order_of_seeds_and_examples_and_scale_of_weights_are_irrelevant(random_
 
 
 def test_a_clear_difference_too_small_to_matter_is_none() -> None:
-    base, variant = world(0.02)
+    base, variant = simulate_scores(0.02)
     assert one(base, variant, "perplexity", 0.001).outcome == "hurt"
     verdict = one(base, variant, "perplexity", 0.2)
     assert verdict.interval[0] > 0
@@ -165,7 +165,7 @@ def test_matters_is_relative_on_both_sides_for_perplexity() -> None:
 
 
 def test_intervals_are_simultaneous_over_the_variants_that_are_judged() -> None:
-    base, variant = world(0.01)
+    base, variant = simulate_scores(0.01)
     alone = one(base, variant, "perplexity", 0.01)
     three = compare_scores(
         base,
@@ -181,7 +181,7 @@ def test_intervals_are_simultaneous_over_the_variants_that_are_judged() -> None:
 
 
 def test_a_failed_audit_takes_the_verdict_away() -> None:
-    base, variant = world(-0.5)
+    base, variant = simulate_scores(-0.5)
     leak, gone = compare_scores(
         base,
         {"leak": variant},
@@ -246,7 +246,7 @@ def test_equal_predictions_on_few_rows_do_not_prove_equality() -> None:
 
 
 def test_a_row_is_plain_json() -> None:
-    base, variant = world(0.01)
+    base, variant = simulate_scores(0.01)
     rows = [
         verdict.to_dict()
         for verdict in compare_scores(
