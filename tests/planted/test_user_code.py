@@ -50,12 +50,18 @@ def test_mistake_is_refused_before_training(network: str, tmp_path: Path) -> Non
     assert not (tmp_path / "runs").exists()
 
 
+WARNED = {
+    "DropoutInEvaluation": ("random scores", "DropoutInEvaluation: repeated passes differ"),
+    "DetachedLayers": ("untrained weights", "DetachedLayers: no gradient: "),
+}
+
+
 @pytest.fixture(scope="module")
 def findings(tmp_path_factory: pytest.TempPathFactory) -> Findings:
     """Compare networks with values that are not saved, honest networks, and a network that seeds itself."""
     networks = ("AveragedWeights", "DatastoreInDict", "RegisteredAverage", "SharedReferences", "LogProbabilities")
     variants: dict[str, dict[str, Any]] = {
-        name: {"model": {"module": f"{USER_CODE}:{name}"}} for name in (*networks, "LocalDtype", "SeedsItself")
+        name: {"model": {"module": f"{USER_CODE}:{name}"}} for name in (*networks, "LocalDtype", "SeedsItself", *WARNED)
     }
     variants["more-rows"] = {"model": {"options": {"width": 16}}, "training": {"batch_size": 16}}
     variants["only-rows"] = {"training": {"batch_size": 16}}
@@ -81,6 +87,14 @@ def test_seeds_that_share_their_weights_and_other_budgets_are_named(findings: Fi
         "equal seeds": "SeedsItself starts from the same weights with all 2 seeds.",
         "other budget": "more-rows is trained on 2 times as many rows as the baseline, and also changes model.options.",
     }
+
+
+def test_random_scores_and_untrained_weights_are_named_above_the_verdict(findings: Findings) -> None:
+    warnings = {row.variant: row for row in findings.warnings if row.kind in ("random scores", "untrained weights")}
+    assert set(warnings) == set(WARNED)
+    for network, (kind, message) in WARNED.items():
+        assert warnings[network].kind == kind
+        assert warnings[network].message.startswith(message)
 
 
 class ShiftedTwice(networks.Decoder):

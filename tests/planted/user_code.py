@@ -179,3 +179,17 @@ class SeedsItself(Decoder):
         torch.manual_seed(1337)
         for parameter in self.parameters():
             nn.init.normal_(parameter, std=0.1)
+
+
+class DropoutInEvaluation(Decoder):
+    """Applies dropout in evaluation mode too."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:
+        return F.dropout(super().forward(input_ids), 0.3)
+
+
+class DetachedLayers(Decoder):
+    """Cuts the gradient of all layers but the output."""
+
+    def transform(self, x: Tensor) -> Tensor:
+        return super().transform(x).detach()

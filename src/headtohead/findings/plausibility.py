@@ -31,6 +31,12 @@ COUNT_MODELS = {
     "bigram": "counts of token pairs have",
 }
 
+AUDIT_ADVICE: dict[Literal["determinism", "gradients"], str] = {
+    "determinism": "Check that dropout and noise are off in evaluation mode (F.dropout needs training=self.training).",
+    "gradients": "Look for detach(), torch.no_grad() and layers that forward() does not use.",
+}
+"""non-blocking audits whose failure is stated above the verdicts, with what to inspect"""
+
 
 def collect_warnings(
     experiment: Experiment,
@@ -47,6 +53,8 @@ def collect_warnings(
     ]
     warnings += [_compare_with_train(name, by_seed, splits) for name, by_seed in finished_runs.items()]
     warnings += [_find_identical_initial_weights(name, by_seed) for name, by_seed in finished_runs.items()]
+    for audit in AUDIT_ADVICE:
+        warnings += [_find_failed_audit(name, by_seed, audit) for name, by_seed in finished_runs.items()]
     warnings += [_find_ineffective_change(name, finished_runs, pairs[name], splits) for name in experiment.variants]
     warnings += [_find_different_budget(name, finished_runs, pairs[name]) for name in experiment.variants]
     warnings += [_find_large_gain(verdict, experiment.primary.metric) for verdict in verdicts]
@@ -115,6 +123,22 @@ def _find_identical_initial_weights(name: str, runs: Mapping[int, Run]) -> Resul
         message=f"{name} starts from the same weights with all {len(starts)} seeds.",
         advice="Remove torch.manual_seed() from the model's code: seeds that share their weights vary too little, and "
         "the interval is too narrow.",
+    )
+
+
+def _find_failed_audit(
+    name: str, runs: Mapping[int, Run], audit: Literal["determinism", "gradients"]
+) -> ResultWarning | None:
+    """Warn if a non-blocking audit failed for any seed. State the observation of the first."""
+    results = [result for run in runs.values() for result in run.audits or ()]
+    failed = [result for result in results if result.name == audit and result.passed is False]
+    if not failed:
+        return None
+    return ResultWarning(
+        kind="random scores" if audit == "determinism" else "untrained weights",
+        variant=name,
+        message=f"{name}: {failed[0].observation}.",
+        advice=AUDIT_ADVICE[audit],
     )
 
 

@@ -95,6 +95,8 @@ class ResultWarning(Record):
         "weak baseline",
         "test below train",
         "equal seeds",
+        "random scores",
+        "untrained weights",
         "changed nothing",
         "same weights",
         "same first step",
