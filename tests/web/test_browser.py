@@ -117,9 +117,23 @@ def test_pages_fit_a_phone_follow_the_dark_and_show_markup_as_text(visit: Callab
     assert page.locator("#verdicts .sentence").inner_text() == HOSTILE
     assert page.locator("script:not([src])").count() == 0
     server = page.url.partition("/experiments")[0]
-    for path in ("/", "/experiments/done", "/start", "/start/mine.toml"):
+    for path in ("/", "/experiments/done", "/compare?name=done&name=stopped", "/start", "/start/mine.toml"):
         page.goto(server + path)
         assert page.evaluate("document.documentElement.scrollWidth") == 360, path
+
+
+def test_two_experiments_are_chosen_from_the_list_and_shown_side_by_side(visit: Callable[..., Any]) -> None:
+    page = visit("/", viewport={"width": 1280, "height": 900})
+    for name in ("done", "stopped"):
+        page.get_by_label(f"compare {name}").check()
+    page.get_by_role("button", name="Compare two experiments").click()
+    page.get_by_role("heading", name="Two experiments side by side").wait_for()
+    boxes = [page.locator(".compared > section").nth(index).bounding_box() for index in range(2)]
+    assert boxes[0]["y"] == boxes[1]["y"]
+    assert boxes[0]["x"] + boxes[0]["width"] < boxes[1]["x"]
+    assert page.locator(".compared .chart .narrow svg:visible").count() >= 2
+    assert page.locator(".compared .sentence").all_inner_texts() == ["alibi helped: perplexity 5 % lower."]
+    assert "Not comparable" in page.locator("main").inner_text()
 
 
 def test_everything_can_be_reached_with_the_keyboard_and_has_a_name(visit: Callable[..., Any]) -> None:

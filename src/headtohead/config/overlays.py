@@ -44,6 +44,17 @@ def apply_variant(raw_config: RawConfig, changes: RawConfig) -> RawConfig:
     return merged
 
 
+def flatten_settings(settings: Mapping[str, Any], prefix: str = "") -> RawConfig:
+    """Return nested settings as one dict with dotted names."""
+    flat: RawConfig = {}
+    for key, value in settings.items():
+        if isinstance(value, dict) and value:
+            flat |= flatten_settings(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
 def nest_dotted_keys(raw: Mapping[str, Any]) -> RawConfig:
     """Return a deep copy in which a key "model.width" is written as a nested dict, at the top level and in variants."""
     nested: RawConfig = {}

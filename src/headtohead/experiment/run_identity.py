@@ -11,6 +11,7 @@ from typing import Any
 from headtohead.atomic_io import compute_sha256
 from headtohead.config import model
 from headtohead.config.experiment import Trial
+from headtohead.config.overlays import flatten_settings
 from headtohead.experiment.code_files import find_code_files
 
 Dependencies = dict[str, str]
@@ -50,20 +51,9 @@ def compute_run_identity(trial: Trial, corpus_digest: str) -> str:
 
 def describe_differences(recorded: dict[str, Any], expected: dict[str, Any]) -> list[str]:
     """Return the settings in which two nested dicts differ, such as "training.steps is 40 instead of 60"."""
-    old, new = _flatten(recorded), _flatten(expected)
+    old, new = flatten_settings(recorded), flatten_settings(expected)
     return [
         f"{name} is {old.get(name)!r} instead of {new.get(name)!r}"
         for name in dict.fromkeys([*new, *old])
         if old.get(name) != new.get(name)
     ]
-
-
-def _flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested settings as one dict with dotted names, to compare two runs."""
-    flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        if isinstance(value, dict) and value:
-            flat |= _flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat

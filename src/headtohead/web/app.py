@@ -19,13 +19,13 @@ from headtohead.web.experiment_folders import ExperimentFolders, NameNotFoundErr
 from headtohead.web.live.watchers import WatcherRegistry
 from headtohead.web.models.catalog import ModelCatalog
 from headtohead.web.models.client import ModelProcessClient
-from headtohead.web.pages import api, attention, design, experiments, playground, start
+from headtohead.web.pages import api, attention, compare, design, experiments, playground, start
 from headtohead.web.request_guard import AllowedHosts, RequestGuard
 from headtohead.web.site import WEB_FOLDER, AppContext
 from headtohead.web.training_process import ConflictError
 
 PAGE_ROUTERS = (
-    *(experiments.router, start.router, api.router, design.router, design.api_router),
+    *(experiments.router, compare.router, start.router, api.router, design.router, design.api_router),
     *(attention.router, attention.api_router, playground.router, playground.api_router),
 )
 STATIC_FILE_FOLDERS = {

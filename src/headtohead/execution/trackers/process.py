@@ -13,11 +13,11 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from headtohead.atomic_io import read_json, read_jsonl, write_json
+from headtohead.config.overlays import flatten_settings
 from headtohead.execution.trackers.backends import BACKENDS, Metrics, TrackerBackend
 from headtohead.execution.trackers.group import LOGS_FOLDER
 from headtohead.experiment.run_folder import ExperimentRuns, Run
@@ -112,18 +112,9 @@ def _read_settings(run_folder: Path) -> dict[str, Any]:
     run = Run(run_folder)
     has_start = (run_folder / "start.json").is_file()
     start = run.start.model_dump(include=START_FIELDS) if has_start else {}
-    return _flatten(run.trial.model_dump(mode="json")) | start
-
-
-def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten the nested settings of a trial to dotted names, as trackers show them."""
-    flattened: dict[str, Any] = {}
-    for name, value in table.items():
-        if isinstance(value, dict):
-            flattened |= _flatten(value, f"{prefix}{name}.")
-        elif value is not None:
-            flattened[f"{prefix}{name}"] = json.dumps(value) if isinstance(value, list) else value
-    return flattened
+    settings = flatten_settings(run.trial.model_dump(mode="json", exclude_none=True))
+    lists = {key: json.dumps(value) for key, value in settings.items() if isinstance(value, list)}
+    return {key: value for key, value in (settings | lists).items() if value != {}} | start
 
 
 def _summarize_result(result: ResultFile) -> dict[str, Any]:

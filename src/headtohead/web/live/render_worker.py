@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +64,8 @@ def _handle_request(request: JsonDict) -> JsonDict:
     from headtohead.experiment.schemas import Findings
 
     if request["action"] == "curves":
-        return {"chart": _render_learning_curves(Findings.model_validate(request["findings"]))}
+        findings = Findings.model_validate(request["findings"])
+        return {"chart": _render_learning_curves(findings, request.get("suffix", ""))}
     if request["action"] == "judge":
         findings = _compute_interim_findings(Path(request["folder"]))
     else:
@@ -86,13 +88,16 @@ def _compute_interim_findings(experiment_folder: Path) -> Findings:
     return compute.compute_findings(runs, is_live=True)
 
 
-def _render_learning_curves(findings: Findings) -> JsonDict | None:
-    """Return the rendered learning curves, or None without curves."""
+def _render_learning_curves(findings: Findings, name_suffix: str) -> JsonDict | None:
+    """Return the rendered learning curves, or None without curves.
+
+    The suffix keeps element ids apart from those of another chart of curves on the same page.
+    """
     from headtohead.presentation.renderers.html import render_chart
     from headtohead.report.curve_charts import build_learning_curves
 
     chart = build_learning_curves(findings)
-    return None if chart is None else render_chart(chart)
+    return None if chart is None else render_chart(replace(chart, name=chart.name + name_suffix))
 
 
 def _render_forest_plot(findings: Findings) -> JsonDict:
