@@ -75,10 +75,13 @@ def experiment(reviews: Path, tiny_roberta: Path) -> Any:
 def test_an_experiment_runs_from_its_file_to_its_report(experiment, tmp_path):
     from headtohead.report import write
 
-    outcome = run_experiment.run_experiment(experiment(model={"max_length": 128}), tmp_path / "runs", num_workers=1)
+    outcome = run_experiment.run_experiment(
+        experiment(model={"max_length": 128, "pool": "mean"}), tmp_path / "runs", num_workers=1
+    )
     assert not outcome.failed_jobs and outcome.findings is not None
     found = outcome.findings
     assert [verdict.variant for verdict in found.verdicts] == ["frozen", "lora"]
+    assert "not comparable" not in {verdict.outcome for verdict in found.verdicts}  # only the head has a seed
     assert all(row.unpaired_reason is None for row in found.pairing.values())
     assert all(row.equal_tensors == row.shared_tensors > 0 for row in found.pairing.values())
     audits = {row.name: row.passed for row in found.audits["lora"]}

@@ -20,6 +20,8 @@ from headtohead.experiment.run_folder import WEIGHT_FILES, ExperimentRuns, Run
 from headtohead.experiment.run_identity import Dependencies, describe_differences
 from headtohead.experiment.schemas import CorpusEvent, ExperimentFile, JournalEvent, RunEvent, SettingsEvent
 
+TRAINED_FILES = (*WEIGHT_FILES, "head.safetensors")
+"""files with trained weights; of a frozen encoder, only the head is trained"""
 MAX_DIFFERENCES = 3
 TRAIN_AGAIN = "remove {folders} and train again with --resume"
 
@@ -120,8 +122,8 @@ def _hash_content(run: Run) -> str:
     """Return the digest of the trained weights; of the metrics, which contain durations, if no weights were saved."""
     checksums = run.result.sha256
     is_trained = run.start.steps > 0 and run.start.parameters > 0
-    names = [name for name in WEIGHT_FILES if name in checksums] if is_trained else []
-    return checksums.get(names[0] if names else "metrics.jsonl", str(run.folder))
+    names = [name for name in TRAINED_FILES if name in checksums] if is_trained else ["metrics.jsonl"]
+    return " ".join(checksums.get(name, str(run.folder)) for name in names or ["metrics.jsonl"])
 
 
 def _find_unrecorded(runs: ExperimentRuns, events: list[JournalEvent]) -> Iterator[RunIssue]:
