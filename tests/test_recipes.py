@@ -2,18 +2,23 @@
 
 import random
 import re
+import shutil
+import subprocess
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
+from headtohead import report
 from headtohead.config import experiment as config_experiment
 from headtohead.config import loading as config_loading
 from headtohead.experiment import loading
 from headtohead.experiment.schemas import Findings
 from headtohead.replication import claims
 from headtohead.replication.published import build_long_published_table, build_published_table
+from headtohead.runner.run_experiment import run_experiment
 from headtohead.tasks.registry import prepare_dataset
 from headtohead.training.devices import is_bfloat16_usable
 from headtohead.trials.trial import build_training, run_trial
@@ -61,15 +66,19 @@ def folders(tmp_path_factory, tiny_roberta) -> dict[str, Path]:
     }
 
 
-def loaded(name: str, folders: dict[str, Path], *, full: bool = False) -> config_experiment.Experiment:
-    small = ["training.steps=2", "training.eval_every=2", "training.checkpoint_every=2"]
+def loaded(
+    name: str, folders: dict[str, Path], *, full: bool = False, only: Sequence[str] = (), settings: Sequence[str] = ()
+) -> config_experiment.Experiment:
+    small = [*settings, "training.steps=2", "training.eval_every=2", "training.checkpoint_every=2"]
     small.append(f"model.pretrained='{folders['encoder']}'" if is_finetuned(name) else "probe.costs=[8]")
     if name == "distil-decoder":
         small += ["teacher.training.steps=2", "teacher.training.eval_every=2", "teacher.documents=20"]
     if name == "pretraining":
         encoders = [f"variants.pretrained-{rate}.model.init_from.training" for rate in (15, 40)]
         small += [f"{table}.{key}=2" for table in encoders for key in ("steps", "eval_every")]
-    return loading.load_experiment(name, small, data_source=folders.get(name, folders[""]), use_full_setting=full)
+    return loading.load_experiment(
+        name, small, data_source=folders.get(name, folders[""]), use_full_setting=full, only=only
+    )
 
 
 def is_finetuned(name: str) -> bool:
@@ -102,6 +111,39 @@ def test_every_recipe_runs_to_its_end(name, folders, tmp_path):
     result = run_trial(trial, tmp_path, device="cpu")
     assert all(scores.count > 0 for scores in result.scores.values())
     assert (tmp_path / "model.safetensors").is_file()
+
+
+COURSE_REPORTS = {
+    "positions-classifier": (["alibi"], r"Figure \d+: Attention maps: alibi, seed 0"),
+    "speeches-classifier": (
+        ["padding-seen"],
+        r"Scores during training.* train loss .*train accuracy .*test accuracy seconds baseline 0 ",
+    ),
+    "optimizers": (
+        ["sgd"],
+        r"Figure \d+: Accuracy during training.*Figure \d+: Training and validation loss and accuracy",
+    ),
+    "projection-depth": (["depth-4", "depth-7"], r"Figure \d+: Scores by depth"),
+    "positions": (
+        ["alibi"],
+        r"Scores during training.* (hbush|obama|wbush) perplexity .*baseline 0 .*baseline 2 .*alibi 0 .*alibi 2 ",
+    ),
+}
+"""by recipe: variants, and what the PDF of the course report must contain"""
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", COURSE_REPORTS)
+def test_the_pdf_of_a_course_report_has_its_main_figure_or_table(name, folders, tmp_path):
+    pdftotext = shutil.which("pdftotext")
+    if pdftotext is None:
+        pytest.skip("pdftotext is not installed")
+    variants, content = COURSE_REPORTS[name]
+    experiment = loaded(name, folders, only=variants, settings=["seeds=1"])
+    run_experiment(experiment, tmp_path / "runs", num_workers=1)
+    (path,) = report.write(tmp_path / "runs", ["pdf"])
+    text = subprocess.run([pdftotext, "-layout", str(path), "-"], capture_output=True, text=True, check=True).stdout
+    assert re.search(content, " ".join(text.split()))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,6 +10,9 @@ import pytest
 
 from headtohead import report
 from headtohead.errors import RequestError, RunFolderError
+from headtohead.presentation.renderers.typst import TypstDocument
+from headtohead.presentation.section import Section, TableBlock
+from headtohead.presentation.table import make_numeric_columns, make_table, make_text_columns
 
 Findings = dict[str, Any]
 
@@ -94,3 +97,14 @@ def test_the_pdf_is_one_document_with_captions_and_escaped_text(
     assert "Table 1:" in words
     assert '#panic("run")[*bold*]' in words
     assert words.index("Verdict") < words.index("Changed settings") < words.index("Training") < words.index("Checks")
+
+
+def test_wide_tables_are_split_in_the_pdf_and_empty_optional_columns_left_out(tmp_path: Path) -> None:
+    columns = [*make_text_columns("variant"), *make_numeric_columns(*(f"column {i}" for i in range(12)))]
+    columns += make_numeric_columns("unused", is_optional=True)
+    table = make_table("wide", "Wide", "", columns, [["alibi", *range(12), None]])
+    source = TypstDocument(tmp_path).render("Title", [], [Section("wide", "Wide", [TableBlock(table)])])
+    assert source.count("#figure(kind: table") == 1
+    assert source.count("table.header(") == source.count('strong("variant")') == source.count('"alibi"') == 2
+    assert all(f'strong("column {i}")' in source for i in range(12))
+    assert "unused" not in source

@@ -5,12 +5,14 @@ All text from users and models is passed to typst as string literals, so it cann
 
 from __future__ import annotations
 
+import math
 import re
 import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from headtohead.errors import ChartError, MissingExtraError
+from headtohead.presentation.number_format import MISSING_VALUE
 from headtohead.presentation.renderers.user_text import MarkupSyntax, render_markup
 from headtohead.presentation.section import (
     Block,
@@ -31,7 +33,7 @@ from headtohead.presentation.table import Table
 
 WIDE_COLUMN_LENGTH = 22
 """a text column with a longer cell shares the remaining width and wraps"""
-NORMAL_SIZE_COLUMNS = 6
+NORMAL_SIZE_COLUMNS, MAX_COLUMNS = 6, 9
 TEXT_WIDTH = 476
 """width of the text on an A4 page with the margins below, in points"""
 CHART_SCALE = 0.6
@@ -186,18 +188,40 @@ TYPST_SYNTAX = MarkupSyntax(
 
 
 def _render_table(table: Table) -> str:
-    """Return a numbered table with horizontal rules. Its header repeats on every page."""
-    widths = ", ".join(_choose_width(table, index) for index in range(len(table.columns)))
-    alignments = ", ".join("right" if column.is_numeric else "left" for column in table.columns)
-    header = ", ".join(f"strong({_quote(column.title)})" for column in table.columns)
-    rows = [", ".join(_quote(cell.text) for cell in row) for row in table.rows]
-    size = "8.5pt" if len(table.columns) <= NORMAL_SIZE_COLUMNS else "6.8pt"
+    """Return a numbered table with horizontal rules. Its header repeats on every page.
+
+    A table with many columns is split into several below each other, which all begin with the first column.
+    """
+    groups = _group_columns(table)
+    size = "8.5pt" if len(groups) == 1 and len(groups[0]) <= NORMAL_SIZE_COLUMNS else "6.8pt"
     caption = f"{table.title}. {table.caption}".strip(" .") + "."
+    bodies = "; v(4pt); ".join(_render_columns(table, group) for group in groups)
+    styled_body = f"{{ set text(size: {size}); set par(justify: false); {bodies} }}"
+    return f"#figure(kind: table, {styled_body}, caption: {_quote(caption)})"
+
+
+def _group_columns(table: Table) -> list[list[int]]:
+    """Return the indices of the columns of each part of a table, without optional columns that have no values."""
+    first, *others = [
+        index
+        for index, column in enumerate(table.columns)
+        if not column.is_optional or any(row[index].text not in ("", MISSING_VALUE) for row in table.rows)
+    ]
+    num_groups = max(1, math.ceil(len(others) / (MAX_COLUMNS - 1)))
+    size = math.ceil(len(others) / num_groups)
+    return [[first, *others[index * size : (index + 1) * size]] for index in range(num_groups)]
+
+
+def _render_columns(table: Table, indices: Sequence[int]) -> str:
+    """Return some columns of a table as typst code."""
+    columns = [table.columns[index] for index in indices]
+    widths = ", ".join(_choose_width(table, index) for index in indices)
+    alignments = ", ".join("right" if column.is_numeric else "left" for column in columns)
+    header = ", ".join(f"strong({_quote(column.title)})" for column in columns)
+    rows = [", ".join(_quote(row[index].text) for index in indices) for row in table.rows]
     rule, thin_rule = "table.hline()", "table.hline(stroke: 0.5pt)"
     content = ", ".join([rule, f"table.header({header})", thin_rule, *rows, rule])
-    body = f"table(columns: ({widths},), align: ({alignments},), {content})"
-    styled_body = f"{{ set text(size: {size}); set par(justify: false); {body} }}"
-    return f"#figure(kind: table, {styled_body}, caption: {_quote(caption)})"
+    return f"table(columns: ({widths},), align: ({alignments},), {content})"
 
 
 def _choose_width(table: Table, column_index: int) -> str:
