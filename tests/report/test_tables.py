@@ -11,7 +11,7 @@ from headtohead.presentation.table import Cell, Column, Table
 from headtohead.replication.published import build_published_table
 from headtohead.report import documents
 from headtohead.report.context import ReportContext
-from headtohead.report.sections import audits, build_tables, examples, pairing, scores
+from headtohead.report.sections import audits, build_tables, curves, examples, pairing, scores
 
 from .typed import typed
 
@@ -53,6 +53,16 @@ def test_the_share_of_unknown_words_stands_beside_every_perplexity(findings: Cal
     assert scores.build_scores_by_seed_table(typed(found)).columns[-1].name == "seed 2"
     by_rows = findings({"v": 0.1}, metric="accuracy")
     assert scores.build_scores_by_seed_table(typed(by_rows)).columns[-1].name == "seed 2"
+
+
+def test_every_table_has_the_same_mean(findings: Callable[..., Findings]) -> None:
+    found = findings({"v": 0.1})
+    found["scores"] = {"baseline": {"test": [[0, 100.0], [1, 400.0]]}}
+    found["curves"] = {"baseline": {"test": {"0": [[0, 900.0], [9, 100.0]], "1": [[0, 900.0], [9, 400.0]]}}}
+    content = typed(found)
+    assert scores.build_scores_table(content).rows[0][1].value == pytest.approx(200)
+    assert scores.build_scores_by_seed_table(content).rows[0][2].value == pytest.approx(200)
+    assert "200.0" in texts(curves.build_curves_table(content))[-1]
 
 
 def test_what_a_variant_changes_stands_beside_the_baseline_s_value(findings: Callable[..., Findings]) -> None:
@@ -110,6 +120,15 @@ def test_published_figures_form_one_row_a_source_and_one_column_a_text(findings:
     assert [column.title for column in table.columns] == ["source", "test", "obama", "note"]
     names = ["ours, baseline", "B, baseline", "A, baseline", "ours, baseline at step 100", "B, baseline at step 100"]
     assert [row[0] for row in texts(table)] == names
+
+
+def test_published_rows_are_sorted_by_variant_and_step(findings: Callable[..., Findings]) -> None:
+    found = findings({"v": 0.1})
+    (one,) = found["published"]
+    steps = [{"variant": "v"}, {"step": "10 epochs"}, {"step": "2 epochs"}, {}]
+    found["published"] = [one | changes for changes in steps]
+    names = [row[0] for row in texts(build_published_table(typed(found))) if row[0].startswith("ours")]
+    assert names == ["ours, baseline", "ours, baseline after 2 epochs", "ours, baseline after 10 epochs", "ours, v"]
 
 
 def test_sentences_give_perplexity_or_the_class_by_seeds(findings: Callable[..., Findings]) -> None:

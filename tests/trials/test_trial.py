@@ -200,6 +200,7 @@ def test_a_classifier_learns_and_predicts(rows_folder, tmp_path, pool):
     assert result.scores["test"].accuracy > 0.9
     answer = inference.predict_class(model_io.load(tmp_path / "run"), "the congress must build new schools .")
     assert answer.label == "builder"
+    assert ", 12 epochs, batch size" in (tmp_path / "run" / "README.md").read_text()
     assert sum(answer.probabilities.values()) == pytest.approx(1)
 
 

@@ -12,8 +12,9 @@ from headtohead.presentation.table import Cell, Table, make_numeric_columns, mak
 
 
 def build_published_table(findings: Findings) -> Table:
-    """Build a table with one row per source and one column per split and metric; our rows precede those compared with
-    them.
+    """Build a table with one row per source and one column per split and metric, sorted by variant and step.
+
+    Our rows precede those compared with them.
     """
     comparisons = findings.published
     split_metrics = list(dict.fromkeys((row.split, row.metric) for row in comparisons))
@@ -21,7 +22,7 @@ def build_published_table(findings: Findings) -> Table:
     titles = [split if len(metrics) == 1 else f"{split}, {metric}" for split, metric in split_metrics]
     columns = make_text_columns("source") + make_numeric_columns(*titles) + make_text_columns("note")
     rows: list[list[Any]] = []
-    for variant, step in dict.fromkeys((row.variant, row.step) for row in comparisons):
+    for variant, step in _sort_groups(findings):
         group = [row for row in comparisons if (row.variant, row.step) == (variant, step)]
         step_suffix = "" if step is None else f" at step {step:,}" if isinstance(step, int) else f" after {step}"
         by_split_metric = {(row.split, row.metric): row for row in reversed(group)}
@@ -37,6 +38,18 @@ def build_published_table(findings: Findings) -> Table:
     caption = "Ours: mean over seeds with its 95 % interval. Theirs: the published value and its difference to ours."
     table = make_table("published", "Published results", caption, columns, rows)
     return replace(table, long_form=build_long_published_table(findings))
+
+
+def _sort_groups(findings: Findings) -> list[tuple[str, int | str | None]]:
+    """Return the compared variants and steps: variants in the order of the experiment, the final score first."""
+    order = {name: index for index, name in enumerate(findings_view.list_variant_names(findings))}
+    groups = dict.fromkeys((row.variant, row.step) for row in findings.published)
+    return sorted(groups, key=lambda group: (order.get(group[0], len(order)), _get_step_number(group[1])))
+
+
+def _get_step_number(step: int | str | None) -> float:
+    """Return the number in a step such as 300 or "6 epochs"; -1 for the end of training."""
+    return -1.0 if step is None else float(str(step).partition(" ")[0])
 
 
 def _make_our_cell(comparison: PublishedComparison | None) -> Cell:

@@ -278,6 +278,8 @@ def _render_model_card(
         if isinstance(model, EncoderClassifier | StudentModel)
         else "A small transformer trained"
     )
+    steps = trial.training.steps
+    budget = f"{steps:,} steps" if isinstance(steps, int) else steps
     settings = "\n".join(f"- {name}: {value}" for name, value in trial.model.model_dump(mode="json").items())
     return f"""---
 library_name: headtohead
@@ -292,6 +294,6 @@ not for production use. {num_parameters:,} parameters, vocabulary of {tokenizer.
 {settings}
 
 ## Trained on
-{Path(trial.data.source_name).name}, {trial.training.steps} steps, batch size {trial.training.batch_size},
+{Path(trial.data.source_name).name}, {budget}, batch size {trial.training.batch_size},
 {trial.training.optimizer}.
 """
