@@ -99,12 +99,17 @@ def test_the_pdf_is_one_document_with_captions_and_escaped_text(
     assert words.index("Verdict") < words.index("Changed settings") < words.index("Training") < words.index("Checks")
 
 
-def test_wide_tables_are_split_in_the_pdf_and_empty_optional_columns_left_out(tmp_path: Path) -> None:
-    columns = [*make_text_columns("variant"), *make_numeric_columns(*(f"column {i}" for i in range(12)))]
+@pytest.mark.parametrize(("second_variant", "num_steps_columns"), [("rope", 1), ("alibi", 2)])
+def test_wide_tables_are_split_in_the_pdf_and_empty_optional_columns_left_out(
+    tmp_path: Path, second_variant: str, num_steps_columns: int
+) -> None:
+    columns = [*make_text_columns("variant", "step"), *make_numeric_columns(*(f"column {i}" for i in range(12)))]
     columns += make_numeric_columns("unused", is_optional=True)
-    table = make_table("wide", "Wide", "", columns, [["alibi", *range(12), None]])
+    rows = [[name, step, *range(12), None] for step, name in enumerate(["alibi", second_variant])]
+    table = make_table("wide", "Wide", "", columns, rows)
     source = TypstDocument(tmp_path).render("Title", [], [Section("wide", "Wide", [TableBlock(table)])])
     assert source.count("#figure(kind: table") == 1
-    assert source.count("table.header(") == source.count('strong("variant")') == source.count('"alibi"') == 2
-    assert all(f'strong("column {i}")' in source for i in range(12))
+    assert source.count("table.header(") == source.count('strong("variant")') == 2
+    assert source.count('strong("step")') == num_steps_columns  # repeated if the variant does not identify the row
+    assert all(source.count(f'strong("column {i}")') == 1 for i in range(12))
     assert "unused" not in source

@@ -33,7 +33,7 @@ from headtohead.presentation.table import Table
 
 WIDE_COLUMN_LENGTH = 22
 """a text column with a longer cell shares the remaining width and wraps"""
-NORMAL_SIZE_COLUMNS, MAX_COLUMNS = 6, 9
+NORMAL_SIZE_COLUMNS, MAX_COLUMNS = 6, 11
 TEXT_WIDTH = 476
 """width of the text on an A4 page with the margins below, in points"""
 CHART_SCALE = 0.6
@@ -190,7 +190,8 @@ TYPST_SYNTAX = MarkupSyntax(
 def _render_table(table: Table) -> str:
     """Return a numbered table with horizontal rules. Its header repeats on every page.
 
-    A table with many columns is split into several below each other, which all begin with the first column.
+    A table with many columns is split into several below each other, which all begin with the columns that
+    identify a row.
     """
     groups = _group_columns(table)
     size = "8.5pt" if len(groups) == 1 and len(groups[0]) <= NORMAL_SIZE_COLUMNS else "6.8pt"
@@ -202,14 +203,19 @@ def _render_table(table: Table) -> str:
 
 def _group_columns(table: Table) -> list[list[int]]:
     """Return the indices of the columns of each part of a table, without optional columns that have no values."""
-    first, *others = [
+    indices = [
         index
         for index, column in enumerate(table.columns)
         if not column.is_optional or any(row[index].text not in ("", MISSING_VALUE) for row in table.rows)
     ]
-    num_groups = max(1, math.ceil(len(others) / (MAX_COLUMNS - 1)))
+    if len(indices) <= MAX_COLUMNS:
+        return [indices]
+    is_first_unique = len({row[0].text for row in table.rows}) == len(table.rows)
+    num_keys = 1 if is_first_unique else 2  # such as variant and step
+    keys, others = indices[:num_keys], indices[num_keys:]
+    num_groups = math.ceil(len(others) / (MAX_COLUMNS - num_keys))
     size = math.ceil(len(others) / num_groups)
-    return [[first, *others[index * size : (index + 1) * size]] for index in range(num_groups)]
+    return [[*keys, *others[index * size : (index + 1) * size]] for index in range(num_groups)]
 
 
 def _render_columns(table: Table, indices: Sequence[int]) -> str:
