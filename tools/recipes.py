@@ -106,8 +106,8 @@ The course handout of the first, second and fifth gives reference figures, which
 
 ## As PDFs
 
-Five commands repeat the main experiment of each report and write `report.pdf` into the folder of the runs. `--quick` shows the form in one to four
-minutes without verdicts; without it, the commands take the CPU time that the [list of recipes](index.md) states. Each reads the data of the course; without
+Five commands repeat the main experiment of each report and write `report.pdf` into the folder of the runs. `--quick` shows the form without
+verdicts, in 26 to 154 seconds of CPU time; without it, the commands take the CPU time that the [list of recipes](index.md) states. Each reads the data of the course; without
 `--data`, it uses the default corpus.
 
 ```
