@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -100,7 +101,6 @@ class ComparisonTools:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.processes: list[subprocess.Popen[bytes]] = []
 
     def list_comparisons(self) -> list[Progress]:
         """List the comparisons in the folder with their progress."""
@@ -122,7 +122,7 @@ class ComparisonTools:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self.processes = [*(started for started in self.processes if started.poll() is None), process]
+        threading.Thread(target=process.wait, daemon=True).start()  # collects its exit code
         return name
 
     def watch(self, name: str) -> Progress:
