@@ -7,10 +7,12 @@ import io
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from headtohead.errors import HeadToHeadError
+from headtohead.presentation import chart_renderer
 
 from .sandbox import watched
 
@@ -39,9 +41,15 @@ def fuzz_target(name: str, seeds: Callable[[Path], Sequence[bytes]]) -> Callable
     return enter
 
 
+@lru_cache(maxsize=1)
+def _start_chart_renderer() -> None:
+    """Start the child process that renders charts, so that the sandbox sees no process being started."""
+    chart_renderer.render("vegalite_to_svg", {"mark": "point", "data": {"values": []}})
+
+
 def run_target(name: str, data: bytes, scratch: Path) -> HeadToHeadError | None:
-    """Put `data` before this door. Gives the error that it was refused with; anything else that is raised is a fault
-    of the package."""
+    """Open `data` with a target; return the error that rejected it. Any other exception is a fault of the package."""
+    _start_chart_renderer()
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), watched(scratch):
         warnings.simplefilter("ignore")  # numbers that overflow are the input's own
         try:

@@ -123,8 +123,8 @@ def _draw_header(canvas: SvgCanvas, figure: AttentionFigure, rendered: RenderedH
     )
     y = 50.0
     for line in (f"“{truncate_label(figure.text, 280)}”", *figure.notes, *_describe_pooling(rendered)):
-        for piece in _wrap_line(line, int(width / 11 / CHARACTER_WIDTH_RATIO)):
-            canvas.text(MARGIN, y, piece, color=style.MUTED_TEXT_COLOR)
+        for wrapped_line in _wrap_line(line, int(width / 11 / CHARACTER_WIDTH_RATIO)):
+            canvas.text(MARGIN, y, wrapped_line, color=style.MUTED_TEXT_COLOR)
             y += 15
     _draw_legend(canvas, y, rendered.scale.power, figure.has_difference)
     return y + 44

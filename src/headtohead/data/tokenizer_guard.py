@@ -90,7 +90,7 @@ def _may_be_slow(tokenizer: dict[str, Any]) -> bool:
         any(_list_foreign_patterns(tokenizer.get(name)) for name in ("normalizer", "pre_tokenizer", "decoder"))
         or tokenizer.get("padding") is not None
         or model.get("max_input_chars_per_word", 0) > MAX_WORD_CHARS
-        or (model["type"] == "Unigram" and any(len(piece) > MAX_WORD_CHARS for piece, _ in model["vocab"]))
+        or (model["type"] == "Unigram" and any(len(token) > MAX_WORD_CHARS for token, _ in model["vocab"]))
     )
 
 
