@@ -132,6 +132,20 @@ def test_a_baseline_that_does_not_repeat_its_values_is_named(tmp_path: Path) -> 
     assert is_concern
 
 
+def test_a_repeated_run_without_a_value_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "once.py"
+    path.write_text(
+        "import pathlib, sys\n"
+        "marker = pathlib.Path(sys.argv[2] + '-' + sys.argv[1])\n"
+        "sys.exit('no second run') if marker.exists() else marker.touch()\n"
+        "print('val_loss=', int(sys.argv[1]) + 1)\n"
+    )
+    sides = [f"{sys.executable} {path} {{seed}} {tmp_path / name}" for name in ("first", "second")]
+    findings = run_versus(*sides, "--metric", "val_loss", "--seeds", "3", "--out", str(tmp_path / "out"))
+    answer = list_observations(findings)["Does baseline repeat its values with the same seed?"]
+    assert answer == ("no: the second run has no value (failed)", True)
+
+
 def test_commands_inherit_the_environment_of_the_user(tmp_path: Path) -> None:
     path = tmp_path / "threads.py"
     path.write_text("import os, sys\nprint('acc=', float(os.environ.get('OMP_NUM_THREADS', 7)) + int(sys.argv[1]))\n")

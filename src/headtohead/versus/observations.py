@@ -39,8 +39,8 @@ def _compare_repeat(comparison: ComparisonFolder, baseline: Mapping[int, Command
     if repeated is None:
         return [Observation(question=question, answer="not known: no run was repeated")]
     if not repeated.is_counted:
-        message = repeated.message.split("\n")[0]
-        return [Observation(question=question, answer=f"no: the second run has no value ({message})", is_concern=True)]
+        answer = f"no: the second run has no value ({repeated.status})"
+        return [Observation(question=question, answer=answer, is_concern=True)]
     first = baseline[seed]
     if repeated.curve == first.curve:
         count = f"all {len(first.curve)} values of seed {seed} are" if len(first.curve) > 1 else f"seed {seed} is"
