@@ -96,8 +96,13 @@ def draw_batches(num_rows: int, seed: int, *, is_padded: bool, batch_size: int =
     ]
 
 
-def audit_network(network: Network, *, is_padded: bool = False, steps: int = 20) -> list[CheckResult]:
-    """Train the network for a few steps, score 64 rows, and audit the scores and the model as a trial does."""
+def audit_network(
+    network: Network, *, is_padded: bool = False, steps: int = 20, with_model: bool = True
+) -> list[CheckResult]:
+    """Train the network for a few steps, score 64 rows, and audit the scores as a trial does.
+
+    `with_model` adds the audits of the model, which a trial runs on its first seed.
+    """
     with fork_seeded_rng("planted"):
         model = ModuleAdapter(network(VOCAB_SIZE, CONTEXT), VOCAB_SIZE, None, CONTEXT)
     objective, device = LanguageModelObjective(), torch.device("cpu")
@@ -117,6 +122,8 @@ def audit_network(network: Network, *, is_padded: bool = False, steps: int = 20)
         recorded=torch.as_tensor(evaluation.losses),
     )
     results = run_scoring_checks(probe, [evaluation])
+    if not with_model:
+        return results
     try:
         return results + audit_model(
             model, target=Target.NEXT_TOKEN, vocab_size=VOCAB_SIZE, context=CONTEXT, pad_id=PAD_ID

@@ -1,6 +1,7 @@
 """Mistakes that once led to a wrong verdict: each is trained, scored and judged as an experiment would.
 
-On the code before the audits of the scores, each of these variants "helped".
+On the code before the audits of the scores, these variants "helped" by 37 to 91 %. Only LeakAfterPosition40 had too few
+late tokens in these texts ("cannot tell", 30 % lower); with texts of 80 words it "helped" by 52 %.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verdict]:
         corpus,
         data={"source": str(corpus), "rows": "sentences", "allow_overlap": True, "monitor": ["test"]},
         model={"module": f"{NETWORKS}:Decoder", "context": NUM_WORDS + 1},
-        training={"steps": 40, "batch_size": 8, "optimizer": {"kind": "adamw", "lr": 0.03}},
+        training={"steps": 60, "batch_size": 8, "optimizer": {"kind": "adamw", "lr": 0.02}},
         variants={name.lower(): {"model": {"module": f"{NETWORKS}:{name}"}} for name in ROWS},
         seeds=3,
     )
