@@ -131,12 +131,12 @@ def test_json_is_indented_and_ends_with_a_line_break(tmp_path):
 
 
 def test_the_checksum_is_the_last_entry_and_covers_all_others(tmp_path):
-    atomic_io.write_json(tmp_path / "a.json", {"b": 1, "a": 2}, with_checksum=True)
+    atomic_io.write_json(tmp_path / "a.json", {"z": 1, "a": 2}, with_checksum=True)
     content = json.loads((tmp_path / "a.json").read_text())
-    expected = hashlib.sha256(b'{"a": 2, "b": 1}').hexdigest()
-    assert list(content) == ["b", "a", "checksum"]
+    expected = hashlib.sha256(b'{"a": 2, "z": 1}').hexdigest()
+    assert list(content) == ["z", "a", "checksum"]
     assert content["checksum"] == expected == atomic_io.compute_checksum(content)
-    assert atomic_io.compute_checksum(content, "x") == hashlib.sha256(b'x{"a": 2, "b": 1}').hexdigest()
+    assert atomic_io.compute_checksum(content, "x") == hashlib.sha256(b'x{"a": 2, "z": 1}').hexdigest()
     atomic_io.verify_checksum(tmp_path / "a.json", "remedy")
     content["a"] = 3
     atomic_io.write_json(tmp_path / "a.json", content)
@@ -199,6 +199,8 @@ def test_json_that_others_wrote_is_checked(raw, problem):
 def test_valid_json_is_read():
     nested = b"[" * 63 + b"1" + b"]" * 63
     assert json.dumps(atomic_io.parse_json(nested, "source")).encode() == nested
+    many_keys = {str(number): number for number in range(1000)}
+    assert atomic_io.parse_json(json.dumps(many_keys).encode(), "source") == many_keys
     value = {"a": [1.5, -(2**63), 2**63, None, True, "ä"], "b": {}}
     assert atomic_io.parse_json(json.dumps(value).encode(), "source") == value
     assert atomic_io.parse_json(b"[Infinity, 1e999]", "source", require_finite=False) == [float("inf")] * 2
