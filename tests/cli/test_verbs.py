@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 from typer.main import get_command
@@ -62,6 +63,11 @@ def test_recipes_are_grouped_by_question_with_duration_and_corpus(monkeypatch, c
     assert "the last 4, 8 or 16 tokens" in " ".join(text[position : position + 400].split())
 
 
+def test_the_version_is_that_of_the_package():
+    result = CliRunner().invoke(app, ["--version"])
+    assert (result.exit_code, result.stdout) == (0, f"h2h {metadata.version('headtohead')}\n")
+
+
 def test_help_answers_at_once():
     """In processor time, so that a busy machine does not count."""
     code = "import sys; sys.argv = ['h2h', '--help']; from headtohead.cli import main; main()"
@@ -105,7 +111,7 @@ def test_a_run_from_end_to_end(h2h, write_experiment):  # noqa: F811
 def test_a_classifier_from_end_to_end(h2h, write_experiment):  # noqa: F811
     code, out, err = h2h("run", write_experiment("classify", "rows"), "--out", "here")
     assert code == 0, err
-    assert "Accuracy with the selected weights" in out
+    assert "Accuracy with the final weights" in out
     code, out, _ = h2h("predict", "here/alibi/seed-0", "word3 is test line", "--json")
     (answer,) = json.loads(out)
     assert answer["label"] in ("a", "b")

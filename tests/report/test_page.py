@@ -80,7 +80,7 @@ def test_sections_come_in_the_order_in_which_they_are_read(text: str) -> None:
         "Attention maps before and after training",
         "Cost",
         "Proof of pairing",
-        "Audits: can these numbers be trusted?",
+        "Audits",
         "Data and leakage",
         "Published results",
         "How to reproduce",

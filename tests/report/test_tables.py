@@ -27,6 +27,7 @@ def test_tables_come_in_the_report_s_order_and_only_with_rows(findings: Callable
     names = [table.name for table in build_tables(typed(findings({"v": 0.1})))]
     assert names == [
         "verdicts",
+        "precision",
         "others",
         "settings",
         "scores",
@@ -63,6 +64,16 @@ def test_every_table_has_the_same_mean(findings: Callable[..., Findings]) -> Non
     assert scores.build_scores_table(content).rows[0][1].value == pytest.approx(200)
     assert scores.build_scores_by_seed_table(content).rows[0][2].value == pytest.approx(200)
     assert "200.0" in texts(curves.build_curves_table(content))[-1]
+
+
+def test_scores_name_the_weights_they_are_of(findings: Callable[..., Findings]) -> None:
+    found = findings({"v": 0.1})
+    assert scores.build_scores_table(typed(found)).caption.startswith("Perplexity with the final weights: ")
+    found["experiment"]["training"] = {"load_best_model_at_end": True}
+    assert scores.build_scores_table(typed(found)).caption.startswith("Perplexity with the selected weights: ")
+    found["experiment"]["training"] = {}
+    found["experiment"]["variants"] = {"v": {"training": {"load_best_model_at_end": True}}}
+    assert scores.build_scores_table(typed(found)).caption.startswith("Perplexity with the selected weights: ")
 
 
 def test_what_a_variant_changes_stands_beside_the_baseline_s_value(findings: Callable[..., Findings]) -> None:

@@ -8,6 +8,8 @@ import pytest
 
 from headtohead.config.report_text import ReportSection
 from headtohead.errors import ConfigError
+from headtohead.presentation.renderers import user_text
+from headtohead.presentation.renderers.latex import LATEX_SYNTAX
 from headtohead.presentation.renderers.typst import render_pdf
 from headtohead.report import page, write
 from headtohead.report.context import ReportContext
@@ -68,9 +70,23 @@ def test_texts_can_be_written_after_the_run(
     file.write_text('[[text]]\nsection = "curves"\nmarkdown = "Written later."\n')
     (report, *_) = write(runs, ["tex"], text_file=file)
     assert "Written later." in report.read_text()
-    file.write_text('[[text]]\nsection = "curvs"\nmarkdown = "x"\n')
-    with pytest.raises(ConfigError, match="did you mean 'curves'"):
+    file.write_text('[[text]]\nmarkdown = "x"\n\n[[text]]\nsection = "curvs"\nmarkdown = "x"\n')
+    with pytest.raises(ConfigError, match=r"text\.1\.section \(line 5\): .*\n *did you mean 'curves'"):
         write(runs, ["tex"], text_file=file)
+
+
+@pytest.mark.parametrize(
+    ("text", "html", "latex"),
+    [
+        (r"scaled by $\sqrt{d_k} * 2 * x_1$.", r"<code>\sqrt{d_k} * 2 * x_1</code>.", r"\texttt{\textbackslash{}sqrt"),
+        ("$$\na^2\n$$", "<code>a^2</code>", r"\texttt{a\textasciicircum{}2}"),
+        ("costs $5 and $6", "costs $5 and $6", r"costs \$5 and \$6"),
+        ("`$HOME$`", "<code>$HOME$</code>", r"\texttt{\$HOME\$}"),
+    ],
+)
+def test_formulas_are_shown_as_code(text: str, html: str, latex: str) -> None:
+    assert html in user_text.render_html(text)
+    assert latex in user_text.render_markup(text, LATEX_SYNTAX)
 
 
 def test_every_section_can_be_named(findings: Callable[..., Findings]) -> None:

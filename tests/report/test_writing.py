@@ -1,18 +1,28 @@
+import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headtohead import report
+from headtohead.atomic_io import write_json
 from headtohead.errors import RequestError, RunFolderError
-from headtohead.presentation.renderers.typst import TypstDocument
-from headtohead.presentation.section import Section, TableBlock
+from headtohead.presentation.command_line import format_command
+from headtohead.presentation.renderers.typst import TypstDocument, render_pdf
+from headtohead.presentation.section import Paragraph, Section, TableBlock
 from headtohead.presentation.table import make_numeric_columns, make_table, make_text_columns
+from headtohead.report import documents
+from headtohead.report.context import ReportContext
+from headtohead.report.sections import reproduction
+
+from .typed import typed
 
 Findings = dict[str, Any]
 
@@ -22,7 +32,7 @@ def test_every_format_is_written_and_named(
 ) -> None:
     found = plain({"v": -0.08})
     out = tmp_path / "elsewhere"
-    written = report.write(folder(found), ["md", "pdf", "csv", "latex", "chart-svg", "chart-pdf", "chart-png"], out)
+    written = report.write(folder(found), ["md", "pdf", "tex", "csv", "chart-svg", "chart-pdf", "chart-png"], out)
     assert all(path.is_file() and path.stat().st_size > 10 for path in written)
     names = {str(path.relative_to(out)) for path in written}
     assert {"report.md", "report.pdf", "report-tables/verdicts.csv", "report-tables/verdicts.tex"} <= names
@@ -50,7 +60,7 @@ def test_a_confusion_table_s_file_name_is_safe(folder: Callable[[Findings], Path
 
 def test_an_unknown_format_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(
-        RequestError, match=r"'htm' given; did you mean 'html'\?; allowed: html, md, pdf, tex, csv, latex, chart-svg"
+        RequestError, match=r"'htm' given; did you mean 'html'\?; allowed: html, md, pdf, tex, csv, chart-svg"
     ):
         report.write(tmp_path, ["md", "htm"])
     with pytest.raises(RequestError, match="none given"):
@@ -67,7 +77,7 @@ def test_a_report_is_made_without_torch_and_the_room_opens_without_altair(
     script = (
         "import sys, json; from pathlib import Path; from headtohead import report;"
         "from headtohead.report import terminal; assert 'altair' not in sys.modules;"
-        f"report.write(Path({str(place)!r}), ['html', 'md', 'pdf', 'csv', 'latex', 'chart-svg']);"
+        f"report.write(Path({str(place)!r}), ['html', 'md', 'pdf', 'tex', 'csv', 'chart-svg']);"
         "import headtohead.report.notebook;"
         "print(json.dumps([name for name in ('torch', 'altair') if name in sys.modules]))"
     )
@@ -113,3 +123,102 @@ def test_wide_tables_are_split_in_the_pdf_and_empty_optional_columns_left_out(
     assert source.count('strong("step")') == num_steps_columns  # repeated if the variant does not identify the row
     assert all(source.count(f'strong("column {i}")') == 1 for i in range(12))
     assert "unused" not in source
+
+
+LONG_NAME = "rotary-position-embedding"
+
+
+@pytest.mark.skipif(shutil.which("pdftotext") is None, reason="pdftotext is not installed")
+@pytest.mark.parametrize("is_full", [False, True])
+def test_no_word_of_the_pdf_is_printed_over_another(
+    plain: Callable[..., Findings], folder: Callable[[Findings], Path], tmp_path: Path, is_full: bool
+) -> None:
+    content = plain({LONG_NAME: 0.0005, "open": -0.012})
+    assert content["verdicts"][0]["outcome"] == "no practical difference"
+    content["verdicts"][1] |= {"additional_seeds": 999, "additional_documents": 99_999, "outcome": "cannot tell"}
+    (path,) = report.write(folder(content), ["pdf"], tmp_path / "report.pdf", is_full=is_full)
+    boxes = read_word_boxes(path)
+    assert ("settle" in {word for _, _, word in boxes}) == is_full, "the short form omits the table of precision"
+    overlaps = [
+        (word, other)
+        for index, (page, box, word) in enumerate(boxes)
+        for other_page, other_box, other in boxes[index + 1 :]
+        if page == other_page and boxes_overlap(box, other_box)
+    ]
+    assert overlaps == []
+
+
+Box = tuple[float, float, float, float]
+
+
+def read_word_boxes(path: Path) -> list[tuple[int, Box, str]]:
+    """Return page, bounding box (left, top, right, bottom, in points) and text of every word."""
+    command = ["pdftotext", "-bbox", str(path), "-"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    pattern = re.compile(r'<word xMin="(.*?)" yMin="(.*?)" xMax="(.*?)" yMax="(.*?)">(.*?)</word>')
+    return [
+        (page, (float(left), float(top), float(right), float(bottom)), word)
+        for page, page_text in enumerate(text.split("<page "))
+        for left, top, right, bottom, word in pattern.findall(page_text)
+    ]
+
+
+def boxes_overlap(first: Box, second: Box) -> bool:
+    """Return whether two words cover each other by more than the rounding of boxes and half the height of a line."""
+    width = min(first[2], second[2]) - max(first[0], second[0])
+    height = min(first[3], second[3]) - max(first[1], second[1])
+    return width > 0.5 and height > 0.5 * min(first[3] - first[1], second[3] - second[1])
+
+
+def test_headings_are_not_the_last_line_of_a_page(plain: Callable[..., Findings], tmp_path: Path) -> None:
+    pdf = tmp_path / "report.pdf"
+    for num_lines in range(40, 52):
+        lines = [Paragraph("line") for _ in range(num_lines)]
+        table = make_table("t", "Table", "", make_text_columns("column"), [["cell"]])
+        pdf.write_bytes(
+            render_pdf("Title", [], [Section("a", "A", lines), Section("b", "Heading", [TableBlock(table)])])
+        )
+        boxes = read_word_boxes(pdf)
+        (heading_page,) = {page for page, _, word in boxes if word == "Heading"}
+        (table_page,) = {page for page, _, word in boxes if word == "cell"}
+        assert heading_page == table_page
+
+
+def test_code_files_are_listed_with_their_digest_and_text(
+    plain: Callable[..., Findings], folder: Callable[[Findings], Path]
+) -> None:
+    content = plain({"v": -0.08})
+    experiment_folder = folder(content)
+    code = "WIDTH = 64\n"
+    digest = hashlib.sha256(code.encode()).hexdigest()
+    dependencies = {"headtohead": "0.2.0", "my_parts.py": digest, "layers/norm.py": "0" * 64, "../up.py": "1" * 64}
+    metadata = {
+        "schema_version": 2,
+        "identity": "x",
+        "experiment": typed(content).to_json()["experiment"],
+        "dependencies": {"baseline": dependencies, "v": dependencies},
+    }
+    write_json(experiment_folder / "experiment.json", metadata)
+    for name, text in (("my_parts.py", code), ("layers/norm.py", "changed")):
+        copy = experiment_folder / "v" / "seed-0" / "own" / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(text)
+    files = reproduction.list_code_files(experiment_folder)
+    assert [(file.name, file.text) for file in files] == [("my_parts.py", code), ("layers/norm.py", "")]
+    context = ReportContext(typed(content), experiment_folder)
+    short = documents.render_markdown_document(context)
+    full = documents.render_markdown_document(replace(context, is_full=True))
+    assert digest in short and "WIDTH = 64" not in short
+    assert "WIDTH = 64" in full and "changed" not in full
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        (["/x/headtohead/cli/__main__.py", "run", "a b.toml"], "h2h run 'a b.toml'"),
+        (["/usr/bin/h2h", "run", "x"], "h2h run x"),
+        (["/home/me/train.py"], "train.py"),
+    ],
+)
+def test_commands_are_shown_as_users_type_them(command: list[str], shown: str) -> None:
+    assert format_command(command) == shown

@@ -292,12 +292,12 @@ def test_words_of_each_verdict() -> None:
     ending = "Only one score per seed is known, so this holds for this test set, not for new text like it."
     assert said(0.97, 0.969, 0.971, 0.97) == (
         "x helped: perplexity 3.00 % lower (97.5 % interval 2.83 to 3.17 % lower; 4 seeds). "
-        f"4 of 4 runs finished: up to 53 % of runs may fail. {ending}"
+        f"No run failed; with 4 runs, failure rates up to 53 % cannot be excluded. {ending}"
     )
     assert said(1.03, 1.031, 1.029, 1.03).startswith("x hurt: perplexity 3.00 % higher (97.5 % interval 2.83 to 3.17 %")
     assert said(1.001, 0.999, 1.0, 1.0).startswith(
         "x makes no practical difference: perplexity 0.00 % lower "
-        "(95 % interval runs from 0.13 % lower to 0.13 % higher, inside ±1 %; 4 seeds)."
+        "(95 % equivalence interval runs from 0.13 % lower to 0.13 % higher, inside ±1 %; 4 seeds)."
     )
     assert said(1.05, 0.97, 1.0, 1.02).startswith(
         "x: cannot tell. Perplexity 1.0 % higher, but the 97.5 % interval runs"

@@ -80,7 +80,7 @@ def _findings(data: bytes, scratch: Path) -> None:
 
     folder = sample_runs(scratch)
     with replace_file(folder / "findings.json", data):
-        write(folder, ["md", "csv", "latex"], scratch / "report")
+        write(folder, ["md", "csv", "tex"], scratch / "report")
 
 
 CHECKPOINT = ("state.json", "model.safetensors", "optimizer.safetensors")

@@ -35,8 +35,25 @@ PluginsOption = Annotated[
 ]
 FormatsOption = Annotated[
     list[str] | None,
-    typer.Option("--format", help="html, md, pdf, tex, csv, latex, chart-svg, chart-pdf or chart-png; repeatable."),
+    typer.Option("--format", help="html, md, pdf, tex, csv, chart-svg, chart-pdf or chart-png; repeatable."),
 ]
+
+
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
+        from importlib import metadata
+
+        typer.echo(f"h2h {metadata.version('headtohead')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _set_global_options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Define the options of `h2h` itself."""
 
 
 def echo(text: str, *, err: bool = False) -> None:

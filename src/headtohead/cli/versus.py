@@ -155,7 +155,10 @@ def _parse_fail_if(text: str | None) -> list[str]:
 def mcp(
     runs: Annotated[Path, typer.Option(help="Folder in which comparisons run.")] = Path("runs"),
 ) -> None:
-    """Serve list, plan, run, watch and judge to programs over the Model Context Protocol (stdin and stdout)."""
+    """Serve comparisons over the Model Context Protocol.
+
+    Other programs list, plan, run, watch and judge comparisons over stdin and stdout.
+    """
     from headtohead.versus.mcp_server import build_server
 
     build_server(runs).run("stdio")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
@@ -90,12 +91,17 @@ def read_raw_experiment(recipe_or_file: str | Path) -> RawExperiment:
 def _find_line_numbers(text: str) -> dict[str, int]:
     """Return the line number of each dotted key. Keys in unusual layouts may be missing."""
     line_numbers: dict[str, int] = {}
+    num_elements: Counter[str] = Counter()
     table = ""
     for number, line in enumerate(text.splitlines(), start=1):
         # Adjacent terms of these patterns share no character, which avoids catastrophic backtracking on long lines.
-        if header := re.match(r"\s*\[+([^\[\]]+)\]", line):
-            table = header.group(1).strip()
+        if header := re.match(r"\s*(\[+)([^\[\]]+)\]", line):
+            table = header.group(2).strip()
             line_numbers.setdefault(table, number)
+            if header.group(1) == "[[":
+                table = f"{table}.{num_elements[table]}"
+                num_elements[table.rpartition(".")[0]] += 1
+                line_numbers[table] = number
         elif key := re.match(r"\s*([\w.\-\"]+)\s*=", line):
             line_numbers.setdefault(f"{table}.{key.group(1)}".strip(".").replace('"', ""), number)
     return line_numbers
@@ -169,6 +175,7 @@ def read_report_texts(path: Path) -> tuple[ReportText, ...]:
         return TypeAdapter(tuple[ReportText, ...]).validate_python(tuple(raw_experiment.raw.get("text", ())))
     except ValidationError as error:
         issues = [convert_pydantic_error({**details, "loc": ("text", *details["loc"])}) for details in error.errors()]
+        issues = [_add_line_number(issue, raw_experiment.lines, set()) for issue in issues]
         raise ConfigError(str(path), issues) from None
 
 

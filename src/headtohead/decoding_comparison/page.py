@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from headtohead.decoding_comparison.charts import build_charts
 from headtohead.decoding_comparison.results import DecodingResults, read_results
 from headtohead.decoding_comparison.sample_store import SAMPLES_FILE
 from headtohead.presentation import files
+from headtohead.presentation.command_line import format_command
 from headtohead.presentation.files import CHARTS_FOLDER
 from headtohead.presentation.renderers import latex, typst
 from headtohead.presentation.renderers.html import CLOSING_PUNCTUATION, encode_script_json, render_document
@@ -204,10 +204,9 @@ def _build_reproduction_blocks(results: DecodingResults) -> list[Block]:
         **{f"sacrebleu signature of {name}": signature for name, signature in results.signatures.items()},
         **results.versions,
     }
-    program, *arguments = results.command or [""]
     note = "decoding.json beside this page holds every number, samples.jsonl every sample."
     return [
-        Code(shlex.join([Path(program).name, *arguments])),
+        Code(format_command(results.command) if results.command else ""),
         KeyValueList({name: fact for name, fact in settings.items() if fact}),
         Code(json.dumps(results.settings.to_json(), indent=2, ensure_ascii=False), "All settings"),
         Paragraph(note, "notes"),

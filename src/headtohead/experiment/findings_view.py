@@ -121,7 +121,7 @@ def compute_learning_curves(findings: Findings, split: str) -> list[CurvePoint]:
 
 
 def compute_difference_curves(findings: Findings, split: str) -> list[CurvePoint]:
-    """Return the difference to the baseline at each step, paired by seed."""
+    """Return the difference from the baseline at each step, paired by seed."""
     metric = get_metric(findings)
     baseline = _group_scores_by_step(findings, BASELINE, split)
     points = []

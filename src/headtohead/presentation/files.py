@@ -15,10 +15,11 @@ from headtohead.presentation.renderers.csv_tables import render_csv
 from headtohead.presentation.renderers.latex import render_latex_table
 from headtohead.presentation.table import Table
 
-ReportFormat = Literal["html", "md", "pdf", "tex", "csv", "latex", "chart-svg", "chart-pdf", "chart-png"]
+ReportFormat = Literal["html", "md", "pdf", "tex", "csv", "chart-svg", "chart-pdf", "chart-png"]
 REPORT_FORMATS: tuple[str, ...] = get_args(ReportFormat)
 DOCUMENT_FORMATS = ("html", "md", "pdf", "tex")
 CHARTS_FOLDER = "report-charts"
+TABLES_FOLDER = "report-tables"
 CHART_FORMATS = {"md": "svg", "tex": "pdf"}
 """formats of the charts that documents link to"""
 
@@ -59,8 +60,10 @@ def write_formats(
             written.append(path)
             if name in CHART_FORMATS:
                 written += write_charts(build_charts(), CHART_FORMATS[name], path.parent / CHARTS_FOLDER)
-        elif name in ("csv", "latex"):
-            written += write_tables(build_tables(), name, output_path / "report-tables")
+            if name == "tex":
+                written += write_tables(build_tables(), name, path.parent / TABLES_FOLDER)
+        elif name == "csv":
+            written += write_tables(build_tables(), name, output_path / TABLES_FOLDER)
         else:
             charts = list(build_charts())
             paths = write_charts(charts, name.removeprefix("chart-"), output_path / CHARTS_FOLDER)
@@ -73,11 +76,11 @@ def write_formats(
 
 def write_tables(tables: Iterable[Table], table_format: str, folder: Path) -> list[Path]:
     """Write each table as NAME.csv or NAME.tex and return the paths."""
-    render, suffix = (render_csv, ".csv") if table_format == "csv" else (render_latex_table, ".tex")
+    render = render_csv if table_format == "csv" else render_latex_table
     safe_open.create_folder(folder)
     written = []
     for table in tables:
-        path = folder / f"{sanitize_file_name(table.name)}{suffix}"
+        path = folder / f"{sanitize_file_name(table.name)}.{table_format}"
         write_text(path, render(table))
         written.append(path)
     return written

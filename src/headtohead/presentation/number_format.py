@@ -55,7 +55,7 @@ def choose_decimals(metric: str, interval: Sequence[Any] | None) -> int:
 
 
 def format_effect(metric: str, effect: Any, decimals: int | None = None) -> str:
-    """Format a difference to the baseline with sign and unit."""
+    """Format a difference from the baseline with sign and unit."""
     if not is_finite_number(effect):
         return MISSING_VALUE
     if metric == "perplexity" and effect >= MAX_SHOWN_RELATIVE_CHANGE:
@@ -132,7 +132,7 @@ def is_shown_in_percent(metric: str) -> bool:
 
 
 def is_improvement(metric: str, effect: float) -> bool:
-    """Return True if a difference to the baseline is in the direction of better scores."""
+    """Return True if a difference from the baseline is in the direction of better scores."""
     return effect < 0 if metric in LOWER_IS_BETTER_METRICS else effect > 0
 
 

@@ -91,11 +91,15 @@ class KeyValueList:
 
 @dataclass(frozen=True)
 class Code:
-    """Preformatted text. The HTML page collapses it behind `summary`, if there is one."""
+    """Preformatted text. The HTML page collapses it behind `summary`, if there is one; short documents omit it then."""
 
     kind: ClassVar[str] = "code"
     text: str
     summary: str = ""
+
+    @property
+    def is_detail(self) -> bool:
+        return bool(self.summary)
 
 
 @dataclass(frozen=True)
@@ -175,7 +179,7 @@ class Section:
 
 
 def shorten_sections(sections: Sequence[Section]) -> list[Section]:
-    """Replace every section that has a summary by its summary, in place of the first of them; omit detail tables.
+    """Replace every section that has a summary by its summary, in place of the first of them; omit details.
 
     Tables behind a block of HTML, such as samples, are truncated.
     """

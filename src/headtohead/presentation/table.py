@@ -51,6 +51,10 @@ class Table:
     long_form: Table | None = None
     """the same data with one number per row, written to CSV files instead"""
 
+    def measure_longest_cell(self, column_index: int) -> int:
+        """Return the length of the longest cell of a column, without its title."""
+        return max((len(row[column_index].text) for row in self.rows), default=0)
+
 
 def make_table(name: str, title: str, caption: str, columns: Iterable[Column], rows: Iterable[Iterable[Any]]) -> Table:
     """Return a table. Values of `rows` that are not cells are formatted by their column."""

@@ -65,7 +65,7 @@ def build_learning_curves(findings: Findings) -> Chart | None:
 
 
 def build_difference_curves(findings: Findings) -> Chart | None:
-    """Return one panel per split with the difference to the baseline, paired by seed."""
+    """Return one panel per split with the difference from the baseline, paired by seed."""
     metric, margin = findings_view.get_metric(findings), findings_view.get_equivalence_margin(findings)
     curves = {
         split: points
@@ -87,7 +87,7 @@ def build_difference_curves(findings: Findings) -> Chart | None:
         names = findings_view.list_variant_names(findings)
         return _draw_panels(curves, names, datasets, y, format_value, equivalence_margin=margin)
 
-    title = f"Difference to the baseline during training ({number_format.get_effect_unit(metric).strip() or metric})"
+    title = f"Difference from the baseline during training ({number_format.get_effect_unit(metric).strip() or metric})"
     alt_text = f"{title}, paired by seed. Final values: {_describe_final_values(curves, format_value)}."
     return Chart("differences", title, alt_text, build, _size_panels(len(curves)))
 
@@ -114,8 +114,8 @@ def describe_omitted_start(findings: Findings) -> str:
     for split in findings_view.list_curve_splits(findings)[:1]:
         points = findings_view.compute_learning_curves(findings, split)
         if len(drop_steep_start(points, metric)) < len(points):
-            value = number_format.format_score(metric, points[0].mean)
-            return f"Step {points[0].step:,} is not shown: {metric} is about {value} there."
+            value = float(f"{points[0].mean:.2g}")
+            return f"Step {points[0].step:,} is not shown: {metric} is about {value:,.0f} there."
     return ""
 
 

@@ -65,7 +65,7 @@ def compute_analysis_confidence(
 ) -> float:
     """Return the confidence of an interval with `num_seeds` seeds after `previous_analyses`.
 
-    All intervals of `num_comparisons` comparisons and of all analyses then hold together with `confidence`. If an
+    All intervals of `num_comparisons` comparisons and of all analyses then hold jointly with `confidence`. If an
     analysis with at least as many seeds is among the previous ones, this is the same analysis repeated, and its
     confidence is returned. `planned_seeds` is that of `Analysis`.
     """

@@ -52,7 +52,7 @@ def _format_verdict(verdict: Verdict) -> str:
     if verdict.outcome == NO_PRACTICAL_DIFFERENCE:
         bounds = _format_interval(metric, verdict.equivalence_interval, decimals)
         margin = f"inside ±{_format_with_unit(metric, verdict.equivalence_margin)}"
-        interval = f"{_format_level(verdict, is_equivalence=True)} interval {bounds}"
+        interval = f"{_format_level(verdict, is_equivalence=True)} equivalence interval {bounds}"
         return f"{name} makes no practical difference: {change} ({interval}, {margin}; {data})."
     if verdict.outcome == CANNOT_TELL:
         return f"{name}: cannot tell. {_capitalize_first(change)}, but the {interval} ({data})."
@@ -147,20 +147,20 @@ def explain_lost_runs(verdict: Verdict) -> str:
 
 def _format_failure_rate(verdict: Verdict) -> str:
     """Return how many runs were lost, and the failure rate that this number of runs cannot exclude."""
-    bound = _format_failure_bound(verdict).lower()
+    bound = _format_failure_bound(verdict)
     if not verdict.lost_runs and not verdict.baseline_lost_runs:
-        return f"{verdict.runs} of {verdict.runs} runs finished: {bound}."
+        return f"No run failed; with {verdict.runs} runs, {bound}."
     p_value = compute_failure_rate_p_value(
         verdict.lost_runs, verdict.runs, verdict.baseline_lost_runs, verdict.baseline_runs
     )
     return (
-        f"{verdict.lost_runs} of {verdict.runs} runs were lost: {bound} (baseline: {verdict.baseline_lost_runs} of "
-        f"{verdict.baseline_runs} lost; p = {p_value:.2g})."
+        f"{verdict.lost_runs} of {verdict.runs} runs were lost (baseline: {verdict.baseline_lost_runs} of "
+        f"{verdict.baseline_runs}; p = {p_value:.2g}); {bound}."
     )
 
 
 def _format_failure_bound(verdict: Verdict) -> str:
-    return f"Up to {100 * verdict.max_failure_rate:.0f} % of runs may fail"
+    return f"failure rates up to {100 * verdict.max_failure_rate:.0f} % cannot be excluded"
 
 
 def format_remedy(verdict: Verdict, additional_data: AdditionalData) -> str:
@@ -185,7 +185,7 @@ def format_rank_test(verdict: Verdict, p_value: float, min_seeds: int) -> str:
     )
     return (
         f"{outcome}{', because' if is_open else ':'} {explain_lost_runs(verdict)} "
-        f"({test}{_format_comparisons(verdict)}).{needed} {_format_failure_bound(verdict)}."
+        f"({test}{_format_comparisons(verdict)}).{needed} {_capitalize_first(_format_failure_bound(verdict))}."
     )
 
 

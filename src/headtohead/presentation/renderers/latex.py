@@ -88,7 +88,7 @@ LATEX_SYNTAX = MarkupSyntax(
 
 def render_document(title: str, introduction: Sequence[str], sections: Iterable[Section], charts_folder: str) -> str:
     """Return a LaTeX document that includes the charts NAME.pdf of `charts_folder`."""
-    lines = [PREAMBLE, rf"\title{{{escape_latex(title)}}}", r"\date{}", r"\begin{document}", r"\maketitle"]
+    lines = [PREAMBLE, rf"\title{{{escape_latex(title)}}}", r"\date{\today}", r"\begin{document}", r"\maketitle"]
     lines += [f"{escape_latex(paragraph)}\n" for paragraph in introduction]
     for section in sections:
         lines.append(rf"\section{{{escape_latex(section.title)}}}")
@@ -114,7 +114,8 @@ def _render_block(block: Block, charts_folder: str) -> list[str]:
         case KeyValueList():
             return _render_list([f"{name}: {fact}" for name, fact in block.items.items()])
         case Code():
-            return [] if block.summary else [_write_verbatim(block.text)]
+            title = [rf"\subsection*{{{escape_latex(block.summary)}}}"] if block.summary else []
+            return [*title, _write_verbatim(block.text)]
         case Figure():
             name = sanitize_file_name(block.chart.name)
             size = r"width=\linewidth,height=0.8\textheight,keepaspectratio"
@@ -163,11 +164,6 @@ def _choose_latex_column_type(table: Table, column_index: int) -> str:
     wrapped_columns = [
         index
         for index, column in enumerate(table.columns)
-        if not column.is_numeric and _measure_longest_cell(table, index) > MAX_UNWRAPPED_LENGTH
+        if not column.is_numeric and table.measure_longest_cell(index) > MAX_UNWRAPPED_LENGTH
     ]
     return rf"p{{{min(0.3, 0.5 / len(wrapped_columns)):.2g}\linewidth}}" if column_index in wrapped_columns else "l"
-
-
-def _measure_longest_cell(table: Table, column_index: int) -> int:
-    """Return the length of the longest cell of a column."""
-    return max((len(row[column_index].text) for row in table.rows), default=0)

@@ -79,7 +79,8 @@ def _render_markdown_block(block: Block, section_title: str) -> list[str]:
             facts = block.items.items()
             return [*(f"- {escape_markdown(name)}: {escape_markdown(fact)}" for name, fact in facts), ""]
         case Code():
-            return [] if block.summary else ["```", *block.text.replace("```", "").splitlines(), "```", ""]
+            title = [f"### {escape_markdown(block.summary)}", ""] if block.summary else []
+            return [*title, "```", *block.text.replace("```", "").splitlines(), "```", ""]
         case TableBlock():
             return _render_titled_table(block.table, section_title)
         case HtmlBlock():

@@ -40,15 +40,16 @@ CHART_SCALE = 0.6
 """charts are designed for a screen of about 800 pixels"""
 MAX_IMAGE_WIDTH, IMAGE_GUTTER = 48, 6
 """width and distance of small images, in points"""
-MAX_CHART_HEIGHT = 600
-"""a taller chart would not fit on a page below its heading and above its caption"""
+MAX_CHART_HEIGHT = 300
+"""two charts with their captions fit on a page, so that a chart seldom leaves a gap on the page before it"""
 MEDIA_BOX_PATTERN = re.compile(rb"/MediaBox\s*\[\s*\S+\s+\S+\s+([\d.]+)\s+([\d.]+)")
+DATE = 'datetime.today().display("[day padding:none] [month repr:long] [year]")'
 PREAMBLE = """\
 #set page(paper: "a4", margin: (x: 2.1cm, y: 2.2cm), numbering: "1")
 #set text(font: "Libertinus Serif", size: 10.5pt, lang: "en")
 #set par(justify: true)
 #set heading(numbering: "1")
-#show heading: set block(above: 1.4em, below: 0.8em)
+#show heading: set block(above: 1.4em, below: 0.8em, sticky: true)
 #show figure.caption: set text(size: 0.86em)
 #show figure.caption: set par(justify: false)
 #show figure.where(kind: table): set figure.caption(position: top)
@@ -81,7 +82,8 @@ class TypstDocument:
     def render(self, title: str, introduction: Sequence[str], sections: Iterable[Section]) -> str:
         """Return the source of the whole document."""
         lines = [PREAMBLE, f"#set document(title: {_quote(title)})"]
-        lines.append(f"#block(below: 1.2em, text(size: 18pt, weight: 700, {_quote(title)}))")
+        lines.append(f"#block(below: 0.8em, text(size: 18pt, weight: 700, hyphenate: false, {_quote(title)}))")
+        lines.append(f"#block(below: 1.4em, text(fill: luma(90), {DATE}))")
         lines += [f"#par[{_render_inline_code(paragraph)}]" for paragraph in introduction]
         for section in sections:
             lines.append(f"#heading(level: 1, {_quote(section.title)})")
@@ -106,7 +108,8 @@ class TypstDocument:
             case KeyValueList():
                 return [f"#list({', '.join(_quote(f'{name}: {fact}') for name, fact in block.items.items())})"]
             case Code():
-                return [] if block.summary else [f"#raw({_quote(block.text)}, block: true)"]
+                title = [f"#heading(level: 2, numbering: none, {_quote(block.summary)})"] if block.summary else []
+                return [*title, f"#raw({_quote(block.text)}, block: true)"]
             case Figure():
                 try:
                     data = block.chart.render("pdf")
@@ -232,6 +235,5 @@ def _render_columns(table: Table, indices: Sequence[int]) -> str:
 
 def _choose_width(table: Table, column_index: int) -> str:
     """Return "1fr" for columns with long text, which wrap, and "auto" for all others."""
-    longest = max((len(row[column_index].text) for row in table.rows), default=0)
-    is_wide = not table.columns[column_index].is_numeric and longest > WIDE_COLUMN_LENGTH
-    return "1fr" if is_wide else "auto"
+    is_text = not table.columns[column_index].is_numeric
+    return "1fr" if is_text and table.measure_longest_cell(column_index) > WIDE_COLUMN_LENGTH else "auto"

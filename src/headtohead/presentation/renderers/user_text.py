@@ -1,13 +1,21 @@
-"""Markdown written by users, rendered as HTML, typst or LaTeX. HTML inside it is shown as text, never interpreted."""
+"""Markdown written by users, rendered as HTML, typst or LaTeX. HTML inside it is shown as text, never interpreted.
+
+Formulas between dollar signs are shown as code: typst does not read the syntax of LaTeX.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
 from markdown_it import MarkdownIt
+from markdown_it.rules_inline import StateInline
 from markdown_it.tree import SyntaxTreeNode
+
+FORMULA_PATTERN = re.compile(r"\$\$([^$]+)\$\$|\$(?![\s$])([^$\n]*[^$\s])\$(?!\d)")
+"""as in pandoc: no space inside the dollar signs, no digit after them, so that "$5 and $6" is not a formula"""
 
 
 @dataclass(frozen=True)
@@ -25,7 +33,20 @@ class MarkupSyntax:
 
 @cache
 def _get_parser() -> MarkdownIt:
-    return MarkdownIt("commonmark", {"html": False})
+    parser = MarkdownIt("commonmark", {"html": False})
+    parser.inline.ruler.before("escape", "formula", _parse_formula)
+    return parser
+
+
+def _parse_formula(state: StateInline, silent: bool) -> bool:
+    """Parse a formula between dollar signs as inline code."""
+    formula = FORMULA_PATTERN.match(state.src, state.pos)
+    if formula is None:
+        return False
+    if not silent:
+        state.push("code_inline", "code", 0).content = " ".join((formula[1] or formula[2]).split())
+    state.pos = formula.end()
+    return True
 
 
 def render_html(text: str) -> str:

@@ -28,7 +28,7 @@ def build_audits_section(context: ReportContext) -> Section | None:
         return None
     block = _make_audits_block({name: f"{name}: " for name in audits}, audits, build_audits_table(context.findings))
     summary = _summarize_passed([audit for by_variant in audits.values() for audit in by_variant])
-    return Section("audits", "Audits: can these numbers be trusted?", [block], "Audits", summary=summary)
+    return Section("audits", "Audits", [block], "Audits", summary=summary)
 
 
 def build_data_section(context: ReportContext) -> Section | None:

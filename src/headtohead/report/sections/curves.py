@@ -1,4 +1,4 @@
-"""Section on training: learning curves, differences to the baseline, the fit of classifiers, and a table of them."""
+"""Section on training: learning curves, differences from the baseline, the fit of classifiers, and a table of them."""
 
 from __future__ import annotations
 

@@ -59,9 +59,23 @@ def build_scores_table(findings: Findings) -> Table:
     else:
         columns = make_text_columns(split="evaluation set") + make_numeric_columns(*variants)
         rows = [[split, *(cells[name, split] for name in variants)] for split in splits]
-    name = findings.versus.metric_name if findings.versus else f"{metric.capitalize()} with the selected weights"
+    name = (
+        findings.versus.metric_name if findings.versus else f"{metric.capitalize()} with the {_name_weights(findings)}"
+    )
     caption = f"{name}: mean over seeds ± standard deviation of one seed."
     return make_table("scores", "", caption, columns, rows if splits else [])
+
+
+def _name_weights(findings: Findings) -> str:
+    """Return "selected weights" if a variant keeps the weights of its best evaluation, otherwise "final weights"."""
+    experiment = findings.experiment
+    if experiment is None:
+        return "final weights"
+    changes = (settings.get("training", {}) for settings in experiment.variants.values())
+    is_selected = experiment.training.load_best_model_at_end or any(
+        change.get("load_best_model_at_end") for change in changes
+    )
+    return "selected weights" if is_selected else "final weights"
 
 
 def _make_score_cell(scores: list[float], metric: str) -> Cell:

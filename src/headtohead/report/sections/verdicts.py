@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from headtohead.distillation import tables as distillation_tables
@@ -15,6 +16,7 @@ from headtohead.presentation.table import Cell, Column, Table, make_numeric_colu
 from headtohead.report.context import ReportContext
 from headtohead.report.forest import build_forest_plot
 from headtohead.verdict.record import Verdict
+from headtohead.verdict.rule import NO_PRACTICAL_DIFFERENCE
 
 MAX_PROMINENT_VERDICTS = 4
 """number of verdicts above which the forest plot comes first"""
@@ -56,8 +58,9 @@ def build_verdicts_section(context: ReportContext) -> Section:
         if not context.is_quick:
             introduction += f" Differences within {context.margin} count as no practical difference."
         blocks.insert(0, Paragraph(introduction))
-    if (table := build_verdicts_table(context)).rows:
-        blocks.append(TableBlock(table, summary="All numbers behind the verdicts"))
+    if rows:
+        blocks.append(TableBlock(build_verdicts_table(context), summary="All numbers behind the verdicts"))
+        blocks.append(TableBlock(build_precision_table(context), summary="Precision of the verdicts", is_detail=True))
     if (table := build_secondary_results_table(findings)).rows:
         blocks.append(TableBlock(table, summary=table.title, is_open=len(table.rows) <= MAX_UNFOLDED_ROWS))
     blocks += [
@@ -103,32 +106,54 @@ def split_paragraphs(text: str) -> list[str]:
 
 
 def build_verdicts_table(context: ReportContext) -> Table:
-    """Return one row per verdict: effect, intervals, noise and the data needed to settle it."""
-    columns = [
-        *make_text_columns("variant", "verdict"),
-        *make_numeric_columns(EFFECT_TITLES),
-        Column("confidence", "confidence", True, is_optional=True),
-        Column("seed_interval", "interval over seeds", True, is_optional=True),
-        *make_numeric_columns("seeds", "documents", format=number_format.format_count, is_optional=True),
-        Column("lost_runs", "lost runs", True, is_optional=True),
-        Column("max_failure_rate", "failures possible", True, is_optional=True),
-        Column("dominant_noise_source", "dominant noise source", is_optional=True),
-        Column("min_detectable_effect", "minimum detectable effect", True, is_optional=True),
-        Column("to_settle", "seeds needed", is_optional=True),
-    ]
+    """Return one row per verdict: outcome, means, effect and interval."""
+    verdicts = context.findings.verdicts
     caption = (
         f"Based on {context.describe_primary_metric()}. The interval decides; it is for new seeds and new text of this "
-        "kind. All intervals, of all comparisons and analyses, hold together with 95 %, for which each has the "
-        "confidence shown. The interval over seeds covers this test set only. Lost runs diverged or learned nothing. "
-        "Failures possible: 95 % upper bound of the share of runs that fail. Seeds needed: what would settle an "
-        "undecided comparison with a probability of 80 %."
+        "kind. All intervals, of all comparisons and analyses, hold jointly with 95 % confidence, for which each has "
+        f"a confidence of {_format_confidences(verdicts)}."
     )
-    rows = [_make_verdict_row(verdict, context.metric) for verdict in context.findings.verdicts]
+    if any(verdict.outcome == NO_PRACTICAL_DIFFERENCE for verdict in verdicts):
+        caption += " The equivalence interval of the sentence above has twice the error rate and is narrower."
+    columns = make_text_columns("variant", "verdict") + make_numeric_columns(EFFECT_TITLES)
+    rows = [
+        [verdict.variant, verdict.outcome, *make_effect_cells(verdict, context.metric)]
+        for verdict in context.findings.verdicts
+    ]
     return make_table("verdicts", "Verdicts", caption, columns, rows)
 
 
-def _make_verdict_row(verdict: Verdict, metric: str) -> list[Any]:
-    """Return the cells of one verdict."""
+def _format_confidences(verdicts: Sequence[Verdict]) -> str:
+    """Return the confidence of the intervals, from the lowest to the highest if they differ."""
+    levels = sorted({verdict.adjusted_confidence for verdict in verdicts})
+    return " to ".join(dict.fromkeys(f"{100 * level:.4g} %" for level in (levels[0], levels[-1])))
+
+
+def build_precision_table(context: ReportContext) -> Table:
+    """Return one row per verdict: confidence, amount of data, lost runs, noise and what would settle it."""
+    columns = [
+        *make_text_columns("variant"),
+        Column("confidence", "confidence", True),
+        Column("seed_interval", "interval over seeds", True),
+        *make_numeric_columns("seeds", "documents", format=number_format.format_count),
+        Column("lost_runs", "lost runs", True),
+        Column("max_failure_rate", "failures up to", True),
+        Column("dominant_noise_source", "noise from"),
+        Column("min_detectable_effect", "detectable effect", True),
+        Column("to_settle", "to settle it"),
+    ]
+    caption = (
+        "The interval over seeds covers this test set only. Lost runs diverged or learned nothing. Failures up to: "
+        "95 % upper bound of the share of runs that fail. Noise from: its dominant source. Detectable effect: the "
+        "smallest that would be detected with a probability of 80 %. To settle it: data that would decide an open "
+        "comparison with a probability of 80 %."
+    )
+    rows = [_make_precision_row(verdict, context.metric) for verdict in context.findings.verdicts]
+    return make_table("precision", "Precision of the verdicts", caption, columns, rows)
+
+
+def _make_precision_row(verdict: Verdict, metric: str) -> list[Any]:
+    """Return the cells of one verdict in the table of precision."""
     seed_interval = verdict.seed_interval
     decimals = number_format.choose_decimals(metric, verdict.interval)
     additional_data = [(verdict.additional_seeds, "seeds"), (verdict.additional_documents, "documents")]
@@ -136,8 +161,6 @@ def _make_verdict_row(verdict: Verdict, metric: str) -> list[Any]:
     noise = verdict.dominant_noise_source
     return [
         verdict.variant,
-        verdict.outcome,
-        *make_effect_cells(verdict, metric),
         Cell(f"{verdict.adjusted_confidence:.2%}", verdict.adjusted_confidence),
         Cell(number_format.format_effect_interval(metric, seed_interval, decimals), seed_interval),
         *(verdict.seeds, verdict.documents),
@@ -171,5 +194,5 @@ def build_secondary_results_table(findings: Findings) -> Table:
         for name, verdicts in findings.other_verdicts.items()
         for row in verdicts
     ]
-    caption = "Exploratory: verdicts use only the evaluation set that the experiment file names."
+    caption = f"Exploratory: the verdicts above use {findings_view.describe_evaluation_set(findings)} only."
     return make_table("others", "Other evaluation sets", caption, columns, rows)
