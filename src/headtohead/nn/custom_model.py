@@ -1,8 +1,9 @@
 """Custom models: any nn.Module from a user's file that maps token ids to logits, adapted to our protocol.
 
 `forward` may return a tensor, a tuple that starts with the logits, or an object with `.logits` (transformers). A
-decoder with `forward(idx, targets=None)` (nanoGPT) receives its input as targets, because it may return the last
-position only without them. It is called once per pass."""
+decoder with `forward(idx, targets=None)` (nanoGPT) receives its input as targets, because without them it may return
+logits for the last position only. It is called once per pass.
+"""
 
 import importlib.util
 import inspect
@@ -51,7 +52,7 @@ def load_module_class(class_path: str, base_folder: Path) -> type[nn.Module]:
 
 
 class CustomModel(nn.Module):
-    """A user's module with the interface of our models. It has no cache and returns no attention weights."""
+    """Wraps a user's module in the interface of our models, without a KV cache or attention weights."""
 
     def __init__(
         self,
@@ -90,7 +91,7 @@ class CustomModel(nn.Module):
         cache: KVCache | None = None,
         output_attentions: bool = False,
     ) -> ModelOutput:
-        """Return the logits of the module, (batch, length, vocab) or (batch, classes)."""
+        """Return the module's logits, (batch, length, vocab) or (batch, classes)."""
         if output_attentions:
             raise ModelError(f"{self.model_config.module}: custom models do not return attention weights")
         if cache is not None:
@@ -99,10 +100,10 @@ class CustomModel(nn.Module):
         if attention_mask is not None and "attention_mask" in self._forward_parameters:
             arguments["attention_mask"] = attention_mask
         if self.classes is None and "targets" in self._forward_parameters:
-            arguments["targets"] = input_ids  # without targets, some decoders return the last position only
+            arguments["targets"] = input_ids  # without targets, some decoders return logits for the last position only
         logits = extract_logits(self.inner(input_ids, **arguments))
         if self.classes is None and logits.shape[:-1] == (input_ids.numel(),):
-            logits = logits.unflatten(0, input_ids.shape)  # some decoders flatten their logits if they get targets
+            logits = logits.unflatten(0, input_ids.shape)  # given targets, some decoders flatten their logits
         expected = (len(input_ids), self.classes) if self.classes else (*input_ids.shape, self.vocab_size)
         if tuple(logits.shape) != expected:
             raise ModelError(
@@ -126,12 +127,12 @@ class CustomModel(nn.Module):
 
     @property
     def can_pad(self) -> bool:
-        """Return False: padding on the left would shift the positions that the module counts itself."""
+        """Return False: the module counts positions itself, and left padding would shift them."""
         return False
 
 
 def _select_constructor_arguments(module_class: type, available_arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the available arguments that the constructor of a custom model accepts, under the names it uses."""
+    """Return the available arguments that the custom model's constructor accepts, under the names it uses."""
     parameters = inspect.signature(module_class.__init__).parameters  # type: ignore[misc]
     arguments = {}
     for argument, value in available_arguments.items():
@@ -142,7 +143,7 @@ def _select_constructor_arguments(module_class: type, available_arguments: dict[
 
 
 def extract_logits(model_output: Any) -> Tensor:
-    """Return the logits from the output of a module: a tensor, `.logits`, or the first item of a tuple."""
+    """Return the logits from a module's output: a tensor, `.logits`, or the first item of a tuple."""
     if isinstance(model_output, Tensor):
         return model_output
     logits = getattr(model_output, "logits", None)  # checked first: a named tuple may start with the loss

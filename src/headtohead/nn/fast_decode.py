@@ -1,11 +1,12 @@
 """Fast decoding: compute the next-token logits for one new token per row, without the overhead of module calls.
 
-For a small model most of a decoding step is Python overhead: some eighty module calls to multiply a few vectors. A
+In a small model, a decoding step is mostly Python overhead: some eighty module calls to multiply a few vectors. A
 decoder is therefore built once per text: queries, keys and values share one weight matrix, identities are skipped, and
-every part is a plain function of (rows, width). Which parts have such a form is declared in `fast_parts` and here, by
-exact class; other parts are called as modules. Only `MultiHeadAttention` and the three built-in blocks can be composed
+every part is a plain function of a (rows, width) tensor. `fast_parts` and this module register these functions by exact
+class; parts without one are called as modules. Only `MultiHeadAttention` and the three built-in blocks can be composed
 this way. For anything else `build_fast_decoder` returns None, and `Transformer.next_token_logits`, the reference, is
-used."""
+used.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ HiddenRows = Float[Tensor, "rows width"]
 
 @runtime_checkable
 class TransformerModules(Protocol):
-    """The part of `Transformer` that fast decoding reads."""
+    """The attributes of `Transformer` that fast decoding reads."""
 
     training: bool
     sizes: ModelSizes
@@ -76,9 +77,9 @@ def build_fast_decoder(model: TransformerModules, cache: KVCache) -> Callable[[T
 
 
 class FastPositions:
-    """The position parts of a model, sorted by what a decoding step has to compute for them.
+    """A model's position parts, sorted by what a decoding step has to compute for them.
 
-    Parts are applied in the model's order, so a fast form is used only where all parts that add or rotate have one."""
+    Parts are applied in the model's order, so fast forms are used only if every part that adds or rotates has one."""
 
     def __init__(self, model: TransformerModules) -> None:
         parts = model.position_parts
@@ -94,7 +95,7 @@ class FastPositions:
 
 @dataclass
 class StepContext:
-    """Inputs of one decoding step that all layers share."""
+    """Inputs to one decoding step that all layers share."""
 
     cache_views: Iterator[tuple[Tensor, Tensor, Tensor]]
     """For each layer: the slot for the new key and value, all keys, all values."""
@@ -105,7 +106,7 @@ class StepContext:
     padding_bias: Float[Tensor, "rows 1 1 key"] | None = None
     """Minus infinity on padding."""
     rope_factors: Sequence[tuple[Tensor, Tensor, int]] = ()
-    """Cosines, sines and number of rotated dimensions of each rotary part."""
+    """For each rotary part: cosines, sines and the number of rotated dimensions."""
     score_biases: dict[int, Tensor | None] = field(default_factory=dict)
 
     def require_position_ids(self) -> Tensor:
@@ -114,7 +115,7 @@ class StepContext:
 
 
 class FastDecoder:
-    """Decoding steps of one text or batch of texts."""
+    """Runs the decoding steps for one text or one batch of texts."""
 
     def __init__(
         self, model: TransformerModules, cache: KVCache, positions: FastPositions, layers: Sequence[_FastBlock]
@@ -151,7 +152,7 @@ class FastDecoder:
         return F.embedding(input_ids.select(1, 0), self.token_embeddings)
 
     def _build_step_context(self, start: int, input_ids: Tensor) -> StepContext:
-        """Advance the cache by one token; return the position ids, padding bias and RoPE factors of this step."""
+        """Advance the cache by one token; return this step's position ids, padding bias and RoPE factors."""
         cache, views = self.cache, self._reserve_cache_views(input_ids.shape[0])
         if cache.attention_mask is None:
             self._check_length(start + 1)
@@ -185,8 +186,9 @@ class FastDecoder:
         return zip(new_slots, filled[::2], filled[1::2], strict=True)
 
     def _gather_layer_caches(self, batch_size: int, length: int) -> Tensor:
-        """Copy all layer caches into one buffer with spare capacity: at the first step, when it is full, and after rows
-        were selected."""
+        """Copy all layer caches into one buffer with spare capacity. Called at the first step, when the buffer is full,
+        and after row selection.
+        """
         layer_caches, attention = self.cache.layer_caches, self.layers[0].attention
         shape = (len(layer_caches), 2, batch_size, attention.key_heads, max(64, 2 * (length + 1)), attention.head_dim)
         buffer = self.token_embeddings.new_empty(shape)
@@ -224,7 +226,7 @@ class _FastBlock:
 def _build_layer(
     model: TransformerModules, layer: TransformerLayer, positions: FastPositions, layer_cache: LayerKVCache
 ) -> _FastBlock | None:
-    """Return the fast form of a layer; None if its block or attention has none."""
+    """Return a layer's fast form, or None if its block or attention has none."""
     build_block = find_fast_form(layer.block)
     if build_block is None or type(layer.attention) is not MultiHeadAttention:
         return None
@@ -266,7 +268,7 @@ def _build_block(
     attention: _FastAttention,
     feed_forward: ResidualFunction | None,
 ) -> _FastBlock:
-    """Return a fast block with the norms of `part` that `norm_names` lists."""
+    """Return a fast block with those norms of `part` that `norm_names` lists."""
     return fast_class(attention, feed_forward, *(build_norm(part.get_submodule(name)) for name in norm_names))
 
 
@@ -307,7 +309,7 @@ class _FastAttention:
         self.needs_key_positions = bool(self.bias_parts) or not self.is_pattern_mask_free
 
     def __call__(self, x: HiddenRows, step: StepContext, residual: HiddenRows) -> HiddenRows:
-        """Append the new keys and values to the cache; return attention output plus `residual`, (rows, width)."""
+        """Append the new keys and values to the cache; return the attention output plus `residual`, (rows, width)."""
         heads, key_heads, head_dim = self.heads, self.key_heads, self.head_dim
         qkv = self.project(x)  # (rows, (heads + 2 key_heads) * head_dim)
         if self.rotates:
@@ -348,7 +350,7 @@ class _FastAttention:
         return torch.cat((rotated, values), dim=1).flatten(1)
 
     def _attend(self, queries: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
-        """Return the attention output of one query per row."""
+        """Return the attention output for one query per row."""
         if queries.shape[0] == 1:
             return F.scaled_dot_product_attention(queries, keys, values, attn_mask=bias)
         # For a batch with one query per row, two small products are faster than the fused kernel.
@@ -361,7 +363,7 @@ class _FastAttention:
         return torch.bmm(scores.softmax(-1), values.flatten(0, 1))
 
     def _get_score_bias(self, step: StepContext, key_start: int) -> Tensor | None:
-        """Return the bias of the attention scores, (rows or 1, key_heads or 1, queries_per_key or 1, key).
+        """Return the bias to add to the attention scores, (rows or 1, key_heads or 1, queries_per_key or 1, key).
 
         Layers with the same pattern share it.
         """

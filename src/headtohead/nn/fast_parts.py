@@ -1,8 +1,9 @@
 """Fast decoding forms of the built-in parts: plain functions for one token per row, without module calls.
 
-A form is registered for one exact class. Subclasses do not inherit it, because they may override what it computes: they
-are called as modules, unless `register_fast_form` is used for them too. Tests compare every form, and subclasses of the
-parts that have one, with a full forward pass."""
+A form is registered for one exact class. Subclasses do not inherit it, because they may override what it computes; they
+are called as modules unless they register a form of their own with `register_fast_form`. Tests compare every form, and
+subclasses of parts that have one, with a full forward pass.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ _fast_forms: dict[type[nn.Module], Callable[..., Any]] = {}
 
 
 def register_fast_form(part_class: type[nn.Module]) -> Callable[[Builder], Builder]:
-    """Register a function that builds the fast form of a part of exactly this class."""
+    """Register a function that builds the fast form for parts of exactly this class."""
 
     def register(builder: Builder) -> Builder:
         _fast_forms[part_class] = builder
@@ -46,7 +47,7 @@ def find_fast_form(part: nn.Module) -> Callable[..., Any] | None:
 
 
 def build_all_fast_forms(parts: Sequence[nn.Module]) -> list[Any] | None:
-    """Return the fast forms of all parts, or None if one has none."""
+    """Return the fast forms of all parts, or None if any part has none."""
     builders = [find_fast_form(part) for part in parts]
     return [build(part) for build, part in zip(builders, parts, strict=True) if build] if all(builders) else None
 

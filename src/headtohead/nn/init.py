@@ -1,4 +1,4 @@
-"""Initialise parameters from (seed, module name), so that modules that two variants share start equal."""
+"""Initialise parameters from (seed, module name), so that modules shared by two variants start with equal weights."""
 
 import hashlib
 from collections import defaultdict
@@ -34,16 +34,17 @@ class WriteRecorder(TorchDispatchMode):
 
 
 def init_parameters(model: nn.Module, seed: int, construction: WriteRecorder | None = None) -> None:
-    """Call `reset_parameters` of every module that has it, each seeded from (seed, module name).
+    """Call every module's `reset_parameters`, if it has one, seeded from (seed, module name).
 
-    A module is reset after its submodules, so that `reset_parameters` of a part may initialise the layers in it. A
-    parameter that modules share keeps the values of the first. With the recorded construction of the model, raise
-    ModelError if a constructor initialised parameters in another way, because `reset_parameters` replaces their values.
+    A module is reset after its submodules, so that a part's `reset_parameters` may initialise its own layers. A
+    parameter shared by several modules keeps the values that the first one wrote. If the writes during construction
+    were recorded, raise ModelError when a constructor initialised a parameter differently, because `reset_parameters`
+    would silently replace its values.
     """
     initialized: set[nn.Parameter] = set()
     recorder = WriteRecorder()
     for name, module in sorted(model.named_modules(), key=lambda pair: -len(pair[0].split(".")) if pair[0] else 0):
-        # `reset_parameters` is PyTorch's convention; nn.MultiheadAttention has the other one.
+        # `reset_parameters` is PyTorch's convention; nn.MultiheadAttention uses `_reset_parameters` instead.
         reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
         if not callable(reset):
             continue
@@ -66,7 +67,7 @@ def _check_constructor_values_kept(model: nn.Module, construction: WriteRecorder
         is_layer = type(module).__module__.startswith("torch.nn.")
         for name, parameter in module.named_parameters(prefix, recurse=False):
             constructed, reset = construction.get_writes(parameter), resets.get_writes(parameter)
-            # Layers of torch initialise themselves: without a write, the parameter was replaced.
+            # torch layers initialise themselves, so a parameter without a recorded write was replaced later.
             is_replaced = not any(constructed[-n:] == reset[:n] for n in range(1, len(reset) + 1))
             if reset and is_replaced and (constructed or is_layer):
                 lost.append(name)
@@ -80,9 +81,9 @@ def _check_constructor_values_kept(model: nn.Module, construction: WriteRecorder
 
 
 def compute_tensor_hashes(model: nn.Module) -> dict[str, str]:
-    """Return "shape:hash" of every tensor by name, to show which tensors of two variants start equal.
+    """Return "shape:hash" of every tensor by name, to show which tensors start equal in two variants.
 
-    A tensor that has several names is listed under the first.
+    A tensor with several names is listed under the first.
     """
     hashes, addresses = {}, set[int]()
     for name, tensor in model.state_dict().items():
@@ -93,7 +94,7 @@ def compute_tensor_hashes(model: nn.Module) -> dict[str, str]:
 
 
 def hash_tensors(tensors: Iterable[Tensor]) -> str:
-    """Return a hash of the values of all initial tensors."""
+    """Return one hash over the values of all initial tensors."""
     digest = hashlib.sha256()
     for tensor in tensors:
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)

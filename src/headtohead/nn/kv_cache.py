@@ -1,4 +1,4 @@
-"""The KV cache of a decoder. The decoding loop owns it; the model reads and extends it."""
+"""A decoder's KV cache. The decoding loop owns it; the model reads and extends it."""
 
 from typing import Protocol, runtime_checkable
 
@@ -11,17 +11,17 @@ from headtohead.nn.parts.attention import LayerKVCache
 
 @runtime_checkable
 class DecodingCache(Protocol):
-    """The interface of a cache that generation uses, for any kind of model."""
+    """The cache interface that generation uses, for any kind of model."""
 
     @property
     def length(self) -> int: ...
 
     def select_rows(self, row_indices: Int[Tensor, " kept"]) -> None:
-        """Keep these rows of the batch, in this order. Indices may repeat."""
+        """Keep these batch rows, in this order. Indices may repeat."""
 
 
 class KVCache:
-    """Keys and values of every layer, with the position ids and the padding mask of the cached tokens.
+    """Every layer's keys and values, with the position ids and the padding mask of the cached tokens.
 
     Without padding, position ids are 0, 1, 2, ... and are not stored."""
 
@@ -35,7 +35,7 @@ class KVCache:
     def position_ids(self) -> Int[Tensor, "*b key"] | None:
         """Return the position ids of the cached tokens; None if the cache is empty.
 
-        The shape is (batch, length) with padding and (length,) without.
+        The shape is (batch, length) with padding, (length,) without.
         """
         if self._position_ids is not None:
             return self._position_ids[:, : self.length]
@@ -63,7 +63,7 @@ class KVCache:
         return self._position_ids[:, : self.length], self._attention_mask[:, : self.length]
 
     def _reserve(self, batch: int, num_new_tokens: int, device: torch.device) -> None:
-        """Allocate space for more tokens. The capacity is doubled when it is exhausted."""
+        """Allocate space for more tokens, doubling the capacity when it is exhausted."""
         length, old_ids, old_mask = self.length, self._position_ids, self._attention_mask
         if old_ids is not None and length + num_new_tokens <= old_ids.shape[1]:
             return
@@ -75,7 +75,7 @@ class KVCache:
             self._attention_mask[:, :length] = old_mask[:, :length]
 
     def select_rows(self, row_indices: Int[Tensor, " kept"]) -> None:
-        """Keep these rows of the batch, in this order. Indices may repeat."""
+        """Keep these batch rows, in this order. Indices may repeat."""
         for layer_cache in self.layer_caches:
             layer_cache.select_rows(row_indices)
         if self._position_ids is not None and self._attention_mask is not None:

@@ -35,7 +35,9 @@ class TransformerLayer(nn.Module):
         attentions: list[Tensor | None],
         hidden_states: HiddenStates,
     ) -> HiddenStates:
-        """Apply attention to the hidden states, in the form that blocks call. Appends the weights to `attentions`."""
+        """Apply attention to the hidden states, with the signature that blocks expect. Appends the weights to
+        `attentions`.
+        """
         out: Tensor
         out, weights = self.attention(hidden_states, attention_context, layer_index)
         attentions.append(weights)

@@ -12,19 +12,19 @@ from headtohead.nn.kv_cache import DecodingCache
 
 @dataclass
 class ModelOutput:
-    """Output of a forward pass. Field names follow transformers."""
+    """The output of a forward pass. Field names follow transformers."""
 
     logits: Float[Tensor, "batch *length out"]
     """(batch, length, vocab) for a language model, (batch, classes) for a classifier."""
     attentions: tuple[Float[Tensor, "batch heads query key"], ...] | None = None
     """Attention weights, one tensor per layer, if requested with `output_attentions`."""
     last_hidden_state: Float[Tensor, "batch length width"] | None = None
-    """Input of the output layer."""
+    """The input to the output layer."""
 
 
 @runtime_checkable
 class Decoder(Protocol):
-    """The interface of a language model that generation uses."""
+    """The language-model interface that generation uses."""
 
     context: int
 
@@ -41,4 +41,4 @@ class Decoder(Protocol):
         """Return the next-token logits."""
 
     def build_decode_step(self, cache: Any) -> Callable[[Tensor], Tensor]:
-        """Return a function from the latest token of each row, (batch, 1), to next-token logits, using this cache."""
+        """Return a function from each row's latest token, (batch, 1), to next-token logits, using this cache."""

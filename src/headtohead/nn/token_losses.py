@@ -1,7 +1,7 @@
-"""Losses of single predictions, summed in float64.
+"""Per-prediction losses, accumulated in float64.
 
-`F.cross_entropy` adds the exponentials of a vocabulary in float32. With 150,000 tokens that is biased: by -1.2e-5 nats
-per token over contiguous logits, and by -2.1e-4 over transposed ones, where the kernel adds them one after the other.
+`F.cross_entropy` sums exponentials over the vocabulary in float32. With 150,000 tokens, this biases the loss by -1.2e-5
+nats per token for contiguous logits, and by -2.1e-4 for transposed ones, which the kernel adds sequentially.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CHUNK_SIZE = 128
 def compute_token_losses(
     logits: Float[Tensor, "*shape vocab"], labels: Int[Tensor, "*shape"]
 ) -> Float[Tensor, "*shape"]:
-    """Return the cross entropy of each prediction in nats, in float64, with the shape of `labels`."""
+    """Return each prediction's cross entropy in nats, as float64, with the same shape as `labels`."""
     losses = [
         chunk.double().logsumexp(-1) - chunk.gather(-1, chunk_labels[:, None])[:, 0].double()
         for chunk, chunk_labels in zip(

@@ -1,4 +1,4 @@
-"""Seeded regions of PyTorch's random number generators."""
+"""Run code with seeded PyTorch random number generators."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,10 +17,11 @@ def fork_seeded_rng(*labels: int | str) -> Iterator[None]:
 
 
 def seed_devices(seed: int) -> None:
-    """Seed the generators of the devices in use.
+    """Seed the random number generators of the devices in use.
 
-    torch.manual_seed also records a traceback for each device that is not initialised yet, to seed it later. That takes
-    longer than a training step of a small model."""
+    torch.manual_seed also records a traceback for each device that is not initialised yet, to seed it later. For a
+    small model, that takes longer than a training step.
+    """
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)

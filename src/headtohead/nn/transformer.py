@@ -93,8 +93,9 @@ class Transformer(nn.Module):
         return TransformerLayer(block, attention, feedforward)
 
     def build_pattern(self, layer_index: int) -> Pattern:
-        """Return the pattern of a layer. Layers with equal patterns share one module, so that its mask is computed once
-        per pass, unless it has parameters or buffers."""
+        """Return a layer's pattern. Layers with equal patterns share one module, so that its mask is computed once per
+        pass, unless it has parameters or buffers.
+        """
         chosen = self.model_config.get_layer_pattern(layer_index, "causal" if self.sizes.is_causal else "full")
         if chosen in self._shared_patterns:
             return self._shared_patterns[chosen]
@@ -121,7 +122,7 @@ class Transformer(nn.Module):
 
     @property
     def max_positions(self) -> int | None:
-        """Return the longest input that all position parts support; None means any."""
+        """Return the longest input length that all position parts support; None means any length."""
         return min((part.max_positions for part in self.position_parts if part.max_positions is not None), default=None)
 
     @property
@@ -131,7 +132,7 @@ class Transformer(nn.Module):
 
     @property
     def violates(self) -> frozenset[Invariant]:
-        """Return the invariants that at least one part declares to violate."""
+        """Return the invariants that at least one part declares it violates."""
         return frozenset(
             invariant for module in self.modules() if isinstance(module, Part) for invariant in module.violates
         )
@@ -174,7 +175,7 @@ class Transformer(nn.Module):
         return None if "kv-cache" in self.violates else KVCache(len(self.layers))
 
     def build_decode_step(self, cache: KVCache) -> Callable[[InputIds], Tensor]:
-        """Return a function from the latest token of each row to next-token logits, using this cache.
+        """Return a function from each row's latest token to next-token logits, using this cache.
 
         It takes the fast path if every part supports it, and then keeps a copy of the current weights."""
         return fast_decode.build_fast_decoder(self, cache) or partial(self.next_token_logits, cache=cache)
@@ -183,7 +184,7 @@ class Transformer(nn.Module):
     def can_pad(self) -> bool:
         """Return whether a batch may contain texts of different lengths.
 
-        This requires that padding is masked and that rows are independent.
+        This requires masked padding and independent rows.
         """
         return self.model_config.mask_padding and "batch-independence" not in self.violates
 
@@ -196,7 +197,7 @@ class Transformer(nn.Module):
         output_attentions: bool = False,
         attn_implementation: AttentionImplementation | None = None,
     ) -> tuple[HiddenStates, tuple[Tensor, ...] | None]:
-        """Return the input of the output layer, and the attention weights of each layer if requested."""
+        """Return the input to the output layer and, if requested, each layer's attention weights."""
         mask = self._resolve_padding_mask(attention_mask)
         context = self._build_attention_context(input_ids, mask, cache, output_attentions, attn_implementation)
         x = self.embedding(input_ids)
@@ -265,7 +266,7 @@ class Transformer(nn.Module):
     def _select_attn_implementation(
         self, output_attentions: bool, attn_implementation: AttentionImplementation | None
     ) -> AttentionImplementation:
-        """Return the implementation to use; raise ModelError if the parts of the model do not support it."""
+        """Return the implementation to use; raise ModelError if the model's parts do not support it."""
         if output_attentions or (attn_implementation is None and "sdpa" not in self.attn_implementations):
             attn_implementation = "eager"
         if (attn_implementation or "sdpa") not in self.attn_implementations:

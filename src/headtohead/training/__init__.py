@@ -1,1 +1,1 @@
-"""Training: loop, objectives, losses, optimizers, checkpoints, devices and data-parallel processes."""
+"""Training: the loop, objectives, losses, optimizers, checkpoints, devices and data-parallel processes."""

@@ -42,11 +42,11 @@ class TrainingState:
     """Lines of metrics.jsonl up to this step; later lines are dropped on resume."""
     seconds: float = 0.0
     loss_sum: float = 0.0
-    """Sum of the training losses since the last evaluation."""
+    """The sum of training losses since the last evaluation."""
     num_summed_steps: int = 0
     first_loss: float | None = None
     first_step_digest: str = ""
-    """Hash of loss and gradients of the first step."""
+    """Hash of the first step's loss and gradients."""
     best_step: int | None = None
     best_score: float | None = None
     evaluations_since_best: int = 0
@@ -74,7 +74,7 @@ def load_tensors(model: nn.Module, tensors: dict[str, Tensor], source: str) -> N
     """Load saved tensors into the model. Missing tensors must be tied to loaded ones."""
     try:
         missing, unexpected = model.load_state_dict(tensors, strict=False)
-    except RuntimeError as error:  # tensors of another shape
+    except RuntimeError as error:  # tensors with a different shape
         reason = truncate_text(str(error).replace("\n", " "), 300)
         raise RunFolderError(f"{source}: the weights do not match the model: {reason}") from None
     untied = set(missing) & set(collect_model_tensors(model))
@@ -93,7 +93,7 @@ def save_weights(path: Path, model: nn.Module) -> str:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Read the weights of a checkpoint or model; raise RunFolderError if the file is missing or corrupted."""
+    """Read the weights from a checkpoint or model; raise RunFolderError if the file is missing or corrupted."""
     if not path.exists():
         raise RunFolderError(f"{path} not found: the run may not have finished")
     try:
@@ -103,9 +103,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def save(folder: Path, model: nn.Module, optimizer_tensors: dict[str, Tensor], state: TrainingState) -> None:
-    """Write the checkpoint of this step and remove older ones."""
+    """Write this step's checkpoint and remove older ones."""
     final_path = folder / f"checkpoint-{state.step:06d}"
-    if final_path.exists():  # left by a run that was killed right after writing it, with the same content
+    if final_path.exists():  # left, with the same content, by a run that was killed right after writing it
         shutil.rmtree(final_path)
     temporary_path = folder / f".checkpoint.{os.getpid()}.part"
     shutil.rmtree(temporary_path, ignore_errors=True)
@@ -128,7 +128,7 @@ def save(folder: Path, model: nn.Module, optimizer_tensors: dict[str, Tensor], s
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints of a run folder by step, lowest first."""
+    """Return a run folder's checkpoints by step, lowest first."""
     steps = {path: CHECKPOINT_NAME.fullmatch(path.name) for path in folder.glob("checkpoint-*")}
     return sorted((path for path, step in steps.items() if step), key=lambda path: int(path.name[11:]))
 
@@ -152,7 +152,7 @@ def restore(path: Path, model: nn.Module) -> tuple[dict[str, Tensor], TrainingSt
 
 
 def read_state(path: Path) -> tuple[TrainingState, dict[str, str]]:
-    """Return the training state of a checkpoint, and the checksums of its tensor files."""
+    """Return a checkpoint's training state and the checksums of its tensor files."""
     content = read_json_object(path / "state.json")
     try:
         if not has_valid_checksum(content):
@@ -170,7 +170,7 @@ def read_state(path: Path) -> tuple[TrainingState, dict[str, str]]:
 
 
 def check_world_size(path: Path, state: TrainingState, world_size: int) -> None:
-    """Raise RunFolderError for a different number of processes: summation order and dropout masks would change."""
+    """Raise RunFolderError if the number of processes differs: summation order and dropout masks would change."""
     if state.processes != world_size:
         raise RunFolderError(
             f"{path} was saved by {_format_process_count(state.processes)}, this run has "
@@ -180,7 +180,7 @@ def check_world_size(path: Path, state: TrainingState, world_size: int) -> None:
 
 
 def reshard(folder: Path, world_size: int) -> bool:
-    """Allow a run to resume with another number of processes; return whether anything changed.
+    """Allow a run to resume with a different number of processes; return whether anything changed.
 
     Every process holds the whole model, so only the recorded number has to change.
     """
@@ -207,9 +207,7 @@ def truncate_lines(path: Path, num_lines: int) -> None:
 
 
 def verify_checksums(folder: Path, expected_checksums: dict[str, str], moment: str) -> None:
-    """Raise RunFolderError if a file is missing or has changed. `moment` describes when it was written, for the
-    message.
-    """
+    """Raise RunFolderError if a file is missing or has changed. `moment` tells the error message when it was written."""
     for name, expected in expected_checksums.items():
         if not (folder / name).is_file() or compute_sha256(folder / name) != expected:
             raise RunFolderError(

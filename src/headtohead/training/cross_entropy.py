@@ -1,13 +1,13 @@
-"""Fused linear layer and cross entropy that never materializes all logits.
+"""A fused linear layer and cross entropy that never materialize all logits.
 
-In small models, the vocabulary layer and its softmax take most of a step, and most of that is memory traffic: 512
-predictions over 5,755 tokens are 12 MB, written and read several times. Predictions are therefore processed in chunks
-whose logits fit into the cache; loss and gradients are computed in the same pass, and the logits are discarded. The
-result equals `F.cross_entropy` (tested). The idea is that of Wijmans et al. 2024, arXiv:2411.09009.
+In small models, the vocabulary layer and its softmax take up most of a step, and most of that time is memory traffic:
+the logits for 512 predictions over 5,755 tokens are 12 MB, written and read several times. Predictions are therefore
+processed in chunks whose logits fit into the cache; loss and gradients are computed in the same pass, and the logits
+are discarded. The result equals `F.cross_entropy` (tested). The idea is from Wijmans et al. 2024, arXiv:2411.09009.
 
-A softmax subtracts the maximum so that no exponential overflows. If vector norms show that none can
-(`_has_bounded_logits`), this step and several passes over the logits are skipped: exponentials are computed directly
-from the product, and the normalization is applied to the small matrices.
+A softmax subtracts the maximum so that no exponential overflows. If vector norms show that none can overflow
+(`_has_bounded_logits`), the subtraction and several passes over the logits are skipped: exponentials are computed
+directly from the product, and the normalization is applied to the small matrices.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Labels = Int[Tensor, "predictions"]
 def chunked_linear_cross_entropy(
     output_layer: nn.Linear, hidden_states: HiddenStates, labels: Labels
 ) -> Float[Tensor, ""]:
-    """Return the mean cross entropy of a linear output layer, computed in chunks.
+    """Return the mean cross entropy after a linear output layer, computed in chunks.
 
     Args:
         hidden_states: Shape (predictions, width).
@@ -46,7 +46,7 @@ def chunked_linear_cross_entropy(
 def score_predictions(
     output_layer: nn.Linear, hidden_states: HiddenStates, labels: Labels
 ) -> tuple[Float[Tensor, "predictions"], Bool[Tensor, "predictions"]]:
-    """Return the cross entropy of each prediction, and whether no token has a larger logit than the label."""
+    """Return each prediction's cross entropy, and whether no token has a larger logit than the label."""
     losses, is_correct = [], []
     is_bounded = _has_bounded_logits(hidden_states, output_layer.weight, output_layer.bias)
     buffer = _LogitsBuffer(hidden_states, output_layer.weight, has_bounded_logits=is_bounded)
@@ -59,7 +59,7 @@ def score_predictions(
         else:
             probs = torch.softmax(logits, -1, out=buffer.get(len(rows), 1))
             losses.append((max_logits - label_logits) - probs.amax(-1).log_())
-        is_correct.append(label_logits >= max_logits)  # argmax would take as long as the product
+        is_correct.append(label_logits >= max_logits)  # argmax would take as long as the matrix product
     if not losses:
         return hidden_states.new_zeros(0), labels.new_zeros(0, dtype=torch.bool)
     return torch.cat(losses), torch.cat(is_correct)
@@ -91,7 +91,7 @@ class _ChunkedLinearCrossEntropy(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class _LinearGradients:
-    """Required gradients of the mean loss, accumulated chunk by chunk."""
+    """The required gradients of the mean loss, accumulated chunk by chunk."""
 
     hidden: Tensor | None
     weight: Tensor | None
@@ -99,7 +99,7 @@ class _LinearGradients:
 
     @classmethod
     def allocate(cls, inputs: tuple[Tensor | None, ...], needs_grad: tuple[bool, ...]) -> _LinearGradients:
-        """Allocate the required gradients uninitialized; the first chunk overwrites them."""
+        """Allocate the required gradients without initializing them; the first chunk overwrites them."""
         empty = (
             torch.empty_like(x) if x is not None and needed else None
             for x, needed in zip(inputs, needs_grad[:3], strict=True)
@@ -109,7 +109,7 @@ class _LinearGradients:
     def accumulate(
         self, start: int, logit_gradients: Tensor, row_factors: Tensor, rows: Tensor, weight: Tensor
     ) -> None:
-        """Add the gradients of the predictions from `start` on.
+        """Add the gradients for the predictions from `start` on.
 
         Their gradient with respect to the logits is `logit_gradients` times `row_factors`, row by row.
         """
@@ -126,7 +126,7 @@ class _LinearGradients:
 def _accumulate_with_softmax(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, gradients: _LinearGradients
 ) -> Tensor:
-    """Return the loss of each prediction and accumulate gradients, using a softmax. Valid for all inputs."""
+    """Return each prediction's loss and accumulate gradients, using a softmax. Valid for all inputs."""
     losses = torch.empty_like(hidden[:, 0])
     buffer = _LogitsBuffer(hidden, weight, has_bounded_logits=False)
     start = 0
@@ -147,7 +147,7 @@ def _accumulate_with_softmax(
 def _accumulate_without_max_subtraction(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, gradients: _LinearGradients
 ) -> Tensor:
-    """Return the loss of each prediction and accumulate gradients, for bounded logits.
+    """Return each prediction's loss and accumulate gradients, for bounded logits.
 
     A probability is exp(h w) exp(b) / sum. The large matrix exp(h w) is computed in place and not modified again;
     exp(b) is applied to the weight and 1 / sum to the rows.
@@ -169,7 +169,7 @@ def _accumulate_without_max_subtraction(
         gradients.weight.mul_(bias_exp[:, None])
     if bias_exp is not None and gradients.bias is not None:
         gradients.bias.mul_(bias_exp)
-    # The gradient of the loss by the logits is the probability, minus 1 at the label; subtract that 1.
+    # The gradient with respect to the logits is the probability, minus 1 at the label; subtract that 1.
     if gradients.hidden is not None:
         gradients.hidden.sub_(weight[labels], alpha=mean_factor)
     if gradients.weight is not None:
@@ -182,8 +182,8 @@ def _accumulate_without_max_subtraction(
 def _compute_negative_log_likelihood(exp_sums: Tensor, label_exps: Tensor) -> Tensor:
     """Return log(exp_sums / label_exps).
 
-    Dividing first avoids cancellation between two large logarithms. The difference of logarithms is used only where the
-    quotient overflows.
+    Dividing first avoids cancellation between two large logarithms. Their difference is used only where the quotient
+    overflows.
     """
     quotient = exp_sums / label_exps
     return torch.where(quotient.isinf(), exp_sums.log() - label_exps.log(), quotient.log())
@@ -199,11 +199,12 @@ def _has_bounded_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> 
     logit_bound = torch.linalg.vector_norm(hidden, dim=1).max() * torch.linalg.vector_norm(weight, dim=1).max()
     if bias is not None:
         logit_bound = logit_bound + bias.abs().max()
-    return bool(logit_bound < MAX_SAFE_LOGIT)  # False if anything is nan
+    return bool(logit_bound < MAX_SAFE_LOGIT)  # False if any value is nan
 
 
 class _LogitsBuffer:
-    """Buffers for the logits of one chunk, allocated once because fresh pages cost as much as the product.
+    """Buffers for the logits of one chunk, allocated once because touching fresh pages costs as much as the matrix
+    product.
 
     A softmax needs a second buffer, and contiguous logits for each prediction. Without a softmax, the product is faster
     with contiguous logits for each token.
@@ -221,7 +222,7 @@ class _LogitsBuffer:
 
 
 def _apply_linear(rows: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
-    """Write the logits of these rows to `out`."""
+    """Write these rows' logits to `out`."""
     if bias is None:
         torch.mm(rows, weight.t(), out=out)
     else:

@@ -1,7 +1,7 @@
 """Devices: select one, set the number of threads, and check whether bfloat16 works.
 
-bfloat16 is tested in a child process: some machines announce AMX to oneDNN but reject its instructions, which kills the
-process without an exception to catch. ONEDNN_MAX_CPU_ISA keeps oneDNN below AMX; see "CPU Dispatcher Control" in its
+bfloat16 is tested in a child process: some machines advertise AMX to oneDNN but reject its instructions, which kills
+the process without raising an exception. ONEDNN_MAX_CPU_ISA keeps oneDNN below AMX; see "CPU Dispatcher Control" in its
 developer guide.
 """
 
@@ -42,7 +42,7 @@ def select_device(device: str = "auto") -> torch.device:
 
 
 def _explain_unavailable(kind: str) -> str | None:
-    """Return why a device of this kind cannot be used, or None if it can."""
+    """Return why this kind of device cannot be used, or None if it can."""
     if kind == "cuda" and not torch.cuda.is_available():
         is_built = torch.version.cuda or torch.version.hip
         return "no GPU was found" if is_built else "this build of torch has no CUDA support"
@@ -52,7 +52,7 @@ def _explain_unavailable(kind: str) -> str | None:
 
 
 def set_num_threads(num_threads: int) -> int:
-    """Set the number of threads that torch uses in this process; return the previous number."""
+    """Set the number of torch threads in this process; return the previous number."""
     if num_threads < 1:
         raise RequestError(f"threads must be 1 or more, got {num_threads}")
     previous = torch.get_num_threads()
@@ -147,7 +147,7 @@ class Bfloat16Support:
 
     status: Literal["works", "works with workaround", "no"]
     exit_description: str
-    """How the attempt without the workaround ended."""
+    """The outcome of the attempt without the workaround."""
     workaround: str | None = None
     slowdown: float | None = None
     """Time in bfloat16 divided by time in float32, for the same work."""
@@ -180,7 +180,7 @@ def _run_probe(
 
 
 def is_bfloat16_usable(device: str = "cpu") -> bool:
-    """Return whether bfloat16 works in the environment of this process. The first call takes a few seconds."""
+    """Return whether bfloat16 works in this process's environment. The first call takes a few seconds."""
     return _is_bfloat16_usable_cached(device, *(os.environ.get(name) for name in BFLOAT16_WORKAROUND_ENV))
 
 

@@ -1,6 +1,6 @@
 """Batches with teacher targets, and the objective that trains a student on them.
 
-Evaluation does not change: a student is scored on reference texts, like any language model.
+Evaluation is unchanged: a student is scored on reference texts, like any other language model.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TeacherTargetLookup = Callable[[Sequence[int], Sequence[int]], TeacherTargets]
 
 @dataclass(frozen=True)
 class DistillationBatch(Batch):
-    """A batch with the teacher targets of each of its predictions, row by row."""
+    """A batch with teacher targets for each of its predictions, row by row."""
 
     targets: TeacherTargets | None = None
 

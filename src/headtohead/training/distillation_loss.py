@@ -1,14 +1,14 @@
-"""Distillation loss: cross entropy of the labels plus the divergence from the top-k distribution of the teacher.
+"""Distillation loss: cross entropy of the labels plus the divergence from the teacher's top-k distribution.
 
 For each prediction the teacher provides its k most likely tokens at a temperature, and the total probability of all
-others. The distribution of the student is reduced to the same k + 1 categories:
+others. The student's distribution is reduced to the same k + 1 categories:
 
     forward   sum of p log(p / q): the student must cover what the teacher considers possible
     reverse   sum of q log(q / p): the student must avoid what the teacher considers impossible
     loss      (1 - weight) x cross entropy of the label + weight x temperature^2 x divergence
 
-p is the probability of the teacher and q that of the student, both at the temperature. The square keeps the gradients
-of the two terms in proportion (Hinton et al. 2015, arXiv:1503.02531); the reverse direction follows Gu et al. 2024,
+p is the teacher's probability and q the student's, both at the temperature. Its square keeps the gradients of the two
+terms in proportion (Hinton et al. 2015, arXiv:1503.02531); the reverse direction follows Gu et al. 2024,
 arXiv:2306.08543.
 
 The category for all other tokens is needed because k renormalized probabilities would not penalize mass outside the k
@@ -41,7 +41,7 @@ PerPrediction = Float[Tensor, "predictions"]
 
 @dataclass(frozen=True)
 class TeacherTargets:
-    """Log-probabilities of the top-k tokens of the teacher for each prediction, at one temperature."""
+    """The log-probabilities of the teacher's top-k tokens for each prediction, at one temperature."""
 
     ids: Int[Tensor, "predictions k"]
     """The k most likely tokens."""
@@ -56,7 +56,7 @@ class TeacherTargets:
         return len(self.other_log_prob)
 
     def __getitem__(self, rows: slice) -> TeacherTargets:
-        """Return the targets of consecutive predictions."""
+        """Return the targets for consecutive predictions."""
         return TeacherTargets(self.ids[rows], self.log_probs[rows], self.other_log_prob[rows])
 
 
@@ -67,12 +67,12 @@ class DistillationLossConfig:
     temperature: float = 1.0
     direction: KLDirection = "forward"
     weight: float = 0.5
-    """Weight of the teacher's term, from 0 to 1."""
+    """Weight of the divergence term, from 0 to 1."""
 
 
 @torch.no_grad()
 def compute_teacher_targets(logits: Logits, top_k: int, temperature: float = 1.0) -> TeacherTargets:
-    """Return the top-k tokens of the teacher and the probability of all others; k is capped at the vocabulary size."""
+    """Return the teacher's top-k tokens and the total probability of all others; k is capped at the vocabulary size."""
     all_log_probs = (logits.float() / temperature).log_softmax(-1)
     log_probs, ids = all_log_probs.topk(min(top_k, all_log_probs.shape[1]), dim=-1)
     return TeacherTargets(ids, log_probs, _compute_other_log_prob(all_log_probs, ids))
@@ -81,7 +81,7 @@ def compute_teacher_targets(logits: Logits, top_k: int, temperature: float = 1.0
 def kl_divergence(
     logits: Logits, targets: TeacherTargets, temperature: float = 1.0, direction: KLDirection = "forward"
 ) -> PerPrediction:
-    """Return the divergence of each prediction. `temperature` must be the one that the targets were computed with."""
+    """Return the divergence for each prediction. `temperature` must be the one used to compute the targets."""
     log_probs = (logits / temperature).log_softmax(-1)
     student, teacher = log_probs.gather(1, targets.ids), targets.log_probs
     if targets.ids.shape[1] < logits.shape[1]:
@@ -99,7 +99,7 @@ def _compute_other_log_prob(log_probs: Logits, token_ids: Int[Tensor, "predictio
 def compute_distillation_losses(
     logits: Logits, labels: Labels, targets: TeacherTargets, config: DistillationLossConfig
 ) -> PerPrediction:
-    """Return the combined loss of each prediction, given the logits of the student."""
+    """Return the combined loss for each prediction, given the student's logits."""
     loss = torch.zeros_like(logits[:, 0])
     if config.weight < 1:
         loss = loss + (1 - config.weight) * F.cross_entropy(logits, labels, reduction="none")
@@ -121,7 +121,7 @@ def compute_chunked_distillation_loss(
     Args:
         hidden_states: Shape (predictions, width).
         labels: Token ids, shape (predictions,).
-        targets: Teacher targets of the same predictions.
+        targets: Teacher targets for the same predictions.
     """
 
     def compute_chunk_losses(logits: Tensor, rows: slice) -> Tensor:
@@ -132,7 +132,7 @@ def compute_chunked_distillation_loss(
 
 
 class _ChunkedMeanLoss(torch.autograd.Function):
-    """Mean distillation loss of the output layer, whose logits are computed in chunks of rows.
+    """Mean distillation loss after the output layer, with logits computed in chunks of rows.
 
     The forward pass computes loss and gradients; the backward pass scales the stored gradients.
     """
@@ -141,7 +141,7 @@ class _ChunkedMeanLoss(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, losses: Callable[[Tensor, slice], Tensor]
     ) -> Tensor:
-        """Return the mean distillation loss of all rows and store the gradients of hidden states, weight and bias.
+        """Return the mean distillation loss over all rows; store the gradients for hidden states, weight and bias.
 
         `losses(logits, rows)` returns the loss of each row of a chunk.
         """

@@ -1,15 +1,15 @@
-"""Data-parallel training: every process holds the whole model and processes some rows of each batch.
+"""Data-parallel training: every process holds the whole model and handles some rows of each batch.
 
-The batch of a step does not depend on the number of processes. Each process computes the gradient of its rows, weighted
-by its fraction of the predictions of the batch (rows are padded, so equal numbers of rows are not equal numbers of
-predictions). The sum over processes is the gradient of the whole batch. All processes then apply the same update and
-stay equal.
+The batch of a step does not depend on the number of processes. Each process computes the gradient for its rows,
+weighted by its share of the batch's predictions (rows are padded, so equal numbers of rows can have different numbers
+of predictions). The sum over processes is the gradient for the whole batch. All processes then apply the same update
+and stay in sync.
 
-DistributedDataParallel is not used: it averages without weights, it hooks into the forward pass of the model, which the
-chunked vocabulary loss bypasses, and it needs special handling of processes without rows and of parameters without a
-gradient. The cost is that communication does not overlap with the backward pass.
+DistributedDataParallel is not used: it averages without weights, it hooks into the model's forward pass, which the
+chunked vocabulary loss bypasses, and it needs special handling for processes without rows and for parameters without a
+gradient. The price is that communication does not overlap with the backward pass.
 
-Only the main process reads and writes files.
+Only rank 0, the main process, reads and writes files.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from headtohead.training.processes import NamedTensors, SingleProcess
 BUCKET_BYTES = 2**25
 """Gradients are summed in buckets of this size."""
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
-"""During training, a process that does not respond for this long counts as lost."""
+"""During training, a process that does not respond for this long is considered lost."""
 IDLE_TIMEOUT = timedelta(days=30)
-"""Between trainings, other processes wait for the main one, which may run a teacher or write a report."""
+"""Between training runs, the other processes wait for the main one, which may run a teacher or write a report."""
 
 POLL_SECONDS = 0.05
 EMPTY_COLUMN = torch.zeros(0, dtype=torch.float64)
@@ -85,7 +85,7 @@ class DataParallelProcess(SingleProcess):
     def _sum_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
         """Sum the gradients over processes.
 
-        A parameter without a gradient in any process keeps None, so weight decay does not apply to it.
+        A parameter that has no gradient in any process keeps None, so weight decay does not apply to it.
         """
         has_gradient = torch.tensor([parameter.grad is not None for parameter in parameters], dtype=torch.uint8)
         self._all_reduce(has_gradient, dist.ReduceOp.MAX)
@@ -170,7 +170,7 @@ class DataParallelProcess(SingleProcess):
             checkpoints.load_tensors(model, tensors, "main process")
 
     def _broadcast_tensors(self, tensors: NamedTensors) -> NamedTensors:
-        """Return the tensors of the main process in every process."""
+        """Return the main process's tensors in every process."""
         specs = {
             name: [str(source_tensor.dtype).removeprefix("torch."), *source_tensor.shape]
             for name, source_tensor in tensors.items()
@@ -185,7 +185,7 @@ class DataParallelProcess(SingleProcess):
         return received
 
     def check_weights_in_sync(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Raise RequestError if weights differ between processes, as on machines with different CPUs or libraries."""
+        """Raise RequestError if weights differ between processes, as can happen with different CPUs or libraries."""
         sums = torch.stack([parameter.detach().double().sum().cpu() for parameter in parameters])
         lowest, highest = sums.clone(), sums.clone()
         self._all_reduce(lowest, dist.ReduceOp.MIN)
@@ -197,7 +197,7 @@ class DataParallelProcess(SingleProcess):
             )
 
     def broadcast_json(self, value: Any = None) -> Any:
-        """Return the value of the main process in every process."""
+        """Return the main process's value in every process."""
         content = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         length = torch.tensor([len(content)])
         self._run_collective(dist.broadcast, length, src=0, group=self._idle_group)
@@ -247,7 +247,7 @@ def _agree_on_store_prefix(store: Any, rank: int, world_size: int) -> str:
         prefix, name = str(store.get("prefix"), "ascii"), secrets.token_hex(8)
         store.set(f"{prefix} {rank}", name)
         while store.get("prefix").decode() == prefix:
-            # The main process of a previous start has never seen this name.
+            # The main process of an earlier launch has never seen this name.
             if store.check([f"{prefix} seen by"]) and name in store.get(f"{prefix} seen by").decode():
                 return prefix
             time.sleep(POLL_SECONDS)
@@ -259,7 +259,7 @@ def leave_process_group() -> None:
 
 
 def _compute_row_range(num_rows: int, rank: int, world_size: int) -> tuple[int, int]:
-    """Return the rows of a batch that this process handles, as (start, end)."""
+    """Return the batch rows that this process handles, as (start, end)."""
     return rank * num_rows // world_size, (rank + 1) * num_rows // world_size
 
 

@@ -1,4 +1,4 @@
-"""The report of `h2h doctor`: properties of this machine, problems and advice."""
+"""The `h2h doctor` report: this machine's properties, problems and advice."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LOW_MEMORY_BYTES, _LOW_DISK_BYTES = 2 * 2**30, 2 * 2**30
 
 
 def list_extras(distribution: str = "headtohead") -> dict[str, dict[str, str | None]]:
-    """Return the packages of each extra with their installed version or None, from the package metadata."""
+    """Return each extra's packages with their installed version or None, from the package metadata."""
     try:
         requirements = metadata.requires(distribution) or []
     except metadata.PackageNotFoundError:
@@ -82,7 +82,7 @@ def find_chromium() -> str | None:
 
 @dataclass(frozen=True)
 class DoctorCheck:
-    """One line of the report."""
+    """One line in the report."""
 
     name: str
     value: str
@@ -108,7 +108,7 @@ class DoctorReport:
     is_hub_reachable: bool | None
     chromium_path: str | None
     cache_errors: dict[str, str | None] | None = None
-    """The error of each folder of the token cache or None, if every byte was read."""
+    """The error in each token cache folder, or None; set only if every byte was read."""
 
     @property
     def checks(self) -> tuple[DoctorCheck, ...]:
@@ -116,14 +116,14 @@ class DoctorReport:
         return tuple(check(self) for check in _DOCTOR_CHECKS)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return properties and checks as JSON-serializable data."""
+        """Return the properties and checks as JSON-serializable data."""
         return {**asdict(self), "checks": [asdict(check) for check in self.checks]}
 
 
 def inspect_machine(
     runs_folder: Path = Path(), *, check_hub: Callable[[], bool | None] = is_hub_reachable, read_caches: bool = False
 ) -> DoctorReport:
-    """Collect the report, which takes a few seconds. Free disk space is that of `runs_folder`.
+    """Collect the report, which takes a few seconds. Free disk space is measured for `runs_folder`.
 
     With `read_caches`, also compare every byte of the token cache with its checksums.
     """
@@ -219,7 +219,7 @@ def _check_chromium(report: DoctorReport) -> DoctorCheck:
 
 
 def _check_cache(report: DoctorReport) -> DoctorCheck:
-    """Report corrupted folders of the token cache."""
+    """Report corrupted token cache folders."""
     if report.cache_errors is None:
         return DoctorCheck("token cache", "not read", True, "h2h doctor --deep compares every byte with its checksum")
     errors = [f"{folder}: {error}" for folder, error in report.cache_errors.items() if error]

@@ -1,9 +1,9 @@
-"""Adam and AdamW with the fused kernel of PyTorch, called once per parameter group and step.
+"""Adam and AdamW with PyTorch's fused kernel, called once per parameter group and step.
 
-For a small model, torch.optim takes longer than the kernel itself, because it checks every tensor at every step, and it
-imports torch._dynamo, which takes as long as fifty steps. Parameters and state equal those of torch.optim bit for bit,
-and each can load the checkpoints of the other. The kernel is private to PyTorch; without it, `create_adam` falls back
-to torch.optim.
+For a small model, torch.optim's overhead exceeds the time spent in the kernel, because it checks every tensor at every
+step; it also imports torch._dynamo, which takes as long as fifty steps. Parameters and state are bit-identical to those
+of torch.optim, and each can load the other's checkpoints. The kernel is private to PyTorch; without it, `create_adam`
+falls back to torch.optim.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ AdamState = dict[int, dict[str, Tensor]]
 
 @dataclass(frozen=True)
 class _FusedGroup:
-    """Parameters of one group with a gradient, and with equal device, dtype and step count."""
+    """The parameters in one group that have a gradient and the same device, dtype and step count."""
 
     param_group: ParamGroup
     parameters: list[Tensor]
@@ -49,7 +49,7 @@ def create_adam(
 
 
 def _check_hyperparameters(param_groups: list[ParamGroup], betas: tuple[float, float], eps: float) -> None:
-    """Raise RequestError for hyperparameters of Adam that torch.optim rejects."""
+    """Raise RequestError for Adam hyperparameters that torch.optim rejects."""
     values = [("eps", eps)]
     for group in param_groups:
         values += [("lr", group["lr"]), ("weight_decay", group["weight_decay"])]
@@ -60,7 +60,7 @@ def _check_hyperparameters(param_groups: list[ParamGroup], betas: tuple[float, f
 
 
 class FusedAdam:
-    """Adam with the interface of torch.optim that the training loop uses: parameter groups with their own lr."""
+    """Adam with the part of torch.optim's interface that the training loop uses: parameter groups with their own lr."""
 
     def __init__(
         self, param_groups: list[ParamGroup], *, betas: tuple[float, float], eps: float, kernel: Callable[..., None]
@@ -121,18 +121,18 @@ class FusedAdam:
         return list(fused_groups.values())
 
     def _get_or_create_state(self, index: int, parameter: Tensor) -> dict[str, Tensor]:
-        """Return the state of a parameter. It is created at the first step, on the device used for training."""
+        """Return a parameter's state, which is created at the first step, on the device used for training."""
         if index not in self._state:
             moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
             self._state[index] = {"step": torch.zeros((), device=parameter.device), **moments}
         return self._state[index]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state in the format of torch.optim. Step counters are copied, because parameters share them."""
+        """Return the state in torch.optim's format. Step counters are copied, because parameters share them."""
         return {"state": {index: {**state, "step": state["step"].clone()} for index, state in self._state.items()}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state in the format of torch.optim. Groups are rebuilt at the next step."""
+        """Load a state in torch.optim's format. Groups are rebuilt at the next step."""
         self._fused_groups = []
         self._state = {
             index: {name: value.clone().to(self._parameters[index].device) for name, value in state.items()}

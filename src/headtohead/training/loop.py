@@ -1,7 +1,7 @@
 """The training loop, shared by all tasks.
 
-Batch, dropout and learning rate of a step are functions of (seed, step). All other state (weights, optimizer state, a
-few numbers) is in the checkpoint. A run that is killed at any time and resumed therefore ends with bit-identical
+A step's batch, dropout and learning rate are functions of (seed, step). All other state (weights, optimizer state, a
+few numbers) is in the checkpoint. A run that is killed at any point and resumed therefore ends with bit-identical
 weights.
 """
 
@@ -36,7 +36,7 @@ MAX_REPORT_INTERVAL = 1.0
 """Seconds after which progress is reported between two loss checks and during evaluations."""
 DIVERGENCE_FACTOR, DIVERGENCE_NATS = 3.0, 5.0
 EVALUATION_BATCH_SIZE = 16
-"""Small enough for the logits of a batch to fit into the CPU cache."""
+"""Small enough for a batch's logits to fit into the CPU cache."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class TrainingProgress:
     loss: float | None
     """Mean since the last evaluation; None before the first loss is known."""
     steps_per_second: float
-    """Since this process started, without evaluations."""
+    """Measured since this process started, excluding evaluations."""
     seconds_left: float
     """Estimate for the rest of the trial: steps, evaluations and the scoring after training."""
 
@@ -65,7 +65,7 @@ class TrainingResult:
     """Mean training loss since the last evaluation."""
     chosen_step: int
     first_step_digest: str
-    """Hash of loss and gradients of the first step."""
+    """Hash of the first step's loss and gradients."""
     is_stopped_early: bool
     processes: int = 1
     """Number of processes."""
@@ -89,7 +89,7 @@ class Trainer:
     on_progress: Callable[[TrainingProgress], None] = lambda progress: None
     process: SingleProcess = SINGLE_PROCESS
     tracked_subsets: Mapping[str, tuple[str, NDArray[np.intp]]] = field(default_factory=dict)
-    """Subsets of tracked examples with their own metrics, by name: (tracked name, row indices)."""
+    """Subsets of the tracked examples that have their own metrics, by name: (tracked name, row indices)."""
     num_rows_after_training: int = 0
     """Rows that are scored after training, for the estimate of the remaining time."""
 
@@ -102,14 +102,14 @@ class Trainer:
         self.state = TrainingState(processes=self.process.world_size)
         self.metrics_path = self.folder / "metrics.jsonl"
         self.evaluations: dict[str, Evaluation] = {}
-        """Evaluations of the tracked examples with the current weights."""
+        """Evaluations of the tracked examples under the current weights."""
         self._pending_losses: list[torch.Tensor] = []
         self._best_weights_checksum: str | None = None
         """Checksum of the best weights so far, if they are kept."""
         self.num_tracked_rows = sum(examples.count // examples.stride for examples in self.tracked_examples.values())
         self._num_timed_steps = self._num_timed_rows = 0
         self._step_seconds = self._row_seconds = self._report_time = 0.0
-        """Total times of the steps and evaluated rows of this process."""
+        """Total time that this process spent on steps and on evaluated rows."""
 
     def run(self) -> TrainingResult:
         """Train to the end, resuming from the newest checkpoint if there is one."""
@@ -137,7 +137,7 @@ class Trainer:
         return self._load_chosen_weights(is_stopped and self.state.step < self.total_steps)
 
     def _train_step(self, step: int) -> None:
-        """Apply one optimizer step on the batch of this step."""
+        """Apply one optimizer step to this step's batch."""
         start_time = time.perf_counter()
         self.evaluations.clear()
         seed_devices(rng.derive_seed(self.seed, "dropout", step, *self.process.rng_suffix))
@@ -154,7 +154,7 @@ class Trainer:
         self._num_timed_steps += 1
 
     def _report_progress(self) -> None:
-        """Report the progress with an estimate of the remaining time."""
+        """Report progress with an estimate of the remaining time."""
         self._report_time, state = time.perf_counter(), self.state
         row_seconds = self._row_seconds / max(1, self._num_timed_rows)
         # A backward pass takes about twice as long as a forward pass.
@@ -169,7 +169,7 @@ class Trainer:
         self.on_progress(TrainingProgress(state.step, self.total_steps, loss, rate, seconds_left))
 
     def _time_batches(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield batches, measure how long the caller works on each, and report progress from time to time."""
+        """Yield batches, measure how long the caller spends on each, and report progress periodically."""
         for batch in batches:
             start_time = time.perf_counter()
             yield batch
@@ -179,8 +179,8 @@ class Trainer:
                 self._report_progress()
 
     def _accumulate_losses(self) -> None:
-        """Add pending losses to the running sum; raise DivergedError if one is not finite. One device synchronization
-        serves several steps.
+        """Add pending losses to the running sum; raise DivergedError if one is not finite. Several steps share one
+        device synchronization.
         """
         losses = self.process.sum_losses(torch.stack(self._pending_losses)).tolist() if self._pending_losses else []
         for offset, loss in enumerate(losses):
@@ -201,7 +201,7 @@ class Trainer:
         return f"{problem}: try a learning rate below {lr} for {optimizer.kind}, a longer warmup{clipping_advice}"
 
     def _evaluate_tracked_examples(self) -> None:
-        """Evaluate the tracked examples and write metrics; the best step is selected on validation data only."""
+        """Evaluate the tracked examples and write metrics. The best step is selected on validation data only."""
         self._accumulate_losses()
         state = self.state
         if state.num_summed_steps:
@@ -231,7 +231,7 @@ class Trainer:
         self.state.num_metrics_lines += 1
 
     def _update_best(self, score: float) -> None:
-        """Record the lowest finite score and, if requested, keep its weights. The first of equal scores wins."""
+        """Record the lowest finite score and, if requested, keep its weights. Ties go to the earliest step."""
         state = self.state
         if math.isfinite(score) and (state.best_score is None or score < state.best_score):
             state.best_score, state.best_step, state.evaluations_since_best = score, state.step, 0
@@ -245,7 +245,7 @@ class Trainer:
         return self.folder / f"best-{step:06d}.safetensors"
 
     def _is_patience_exhausted(self) -> bool:
-        """Return whether early stopping applies."""
+        """Return whether training should stop early."""
         rule = self.settings.early_stopping
         return rule is not None and self.state.evaluations_since_best >= rule.patience
 
@@ -324,7 +324,7 @@ class Trainer:
 def is_diverged(first_loss: float, loss: float) -> bool:
     """Return whether training diverged: the loss is several times the first one and several nats above it.
 
-    The factor alone would flag a model that starts near 0, such as a fine-tuned one: 0.01 may rise to 0.1.
+    The factor alone would flag a model whose loss starts near 0, such as a fine-tuned one: 0.01 may rise to 0.1.
     """
     return loss > max(DIVERGENCE_FACTOR * first_loss, DIVERGENCE_NATS + first_loss)
 

@@ -1,4 +1,4 @@
-"""Measure peak memory of the process, and make malloc keep freed memory for the next training step."""
+"""Measure the process's peak memory, and make malloc keep freed memory for the next training step."""
 
 import ctypes
 import resource
@@ -21,10 +21,10 @@ def _load_glibc() -> Any:
 
 
 def retain_freed_memory() -> None:
-    """Tell glibc to keep freed memory for the tensors of the next step.
+    """Tell glibc to keep freed memory for the next step's tensors.
 
-    By default it may return memory to the system, which then has to clear each page again: up to 1,400 pages per step
-    of the base decoder, or 5 % of its time.
+    By default it may return memory to the system, which then has to clear each page again: for the base decoder, up to
+    1,400 pages per step, or 5 % of the time.
     """
     if library := _load_glibc():
         library.mallopt(_M_TRIM_THRESHOLD, _TRIM_THRESHOLD_BYTES)

@@ -25,7 +25,7 @@ MASKED_COPIES = 256
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Scores of each example of a split, as columns of shape (examples,).
+    """The scores for each example in a split, as columns of shape (examples,).
 
     The columns are `losses` (summed over the predictions of an example), `counts` (number of predictions) and
     `correct`; for a classifier also `labels` and `guessed`.
@@ -43,7 +43,7 @@ class Evaluation:
 
     @property
     def loss(self) -> float:
-        """Mean loss per prediction."""
+        """The mean loss per prediction."""
         return float(self.losses.sum() / self.counts.sum())
 
     @property
@@ -55,7 +55,7 @@ class Evaluation:
         return float(self.columns["correct"].sum() / self.counts.sum())
 
     def pick(self, indices: NDArray[np.intp]) -> "Evaluation":
-        """Return the scores of the examples at these indices."""
+        """Return the scores for the examples at these indices."""
         return Evaluation({name: column[indices] for name, column in self.columns.items()})
 
 
@@ -77,7 +77,7 @@ class LanguageModelObjective:
 
     metric = "perplexity"
     predicts_every_position = True
-    """whether all positions of a batch without padding are predicted"""
+    """whether every position in an unpadded batch is predicted"""
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         if has_linear_output(model):
@@ -86,7 +86,7 @@ class LanguageModelObjective:
         return F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), ignore_index=IGNORE_INDEX)
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """Return losses, counts and correct predictions, summed by row or, for packed rows, by segment."""
+        """Return losses, counts and correct predictions, summed per row or, for packed rows, per segment."""
         losses, is_correct = self.score_tokens(model, batch)
         is_predicted = batch.labels != IGNORE_INDEX
         columns = {"losses": losses, "counts": is_predicted, "correct": is_correct}
@@ -97,7 +97,9 @@ class LanguageModelObjective:
         return {name: zeros.index_add(0, indices, values[is_predicted].double()) for name, values in columns.items()}
 
     def score_tokens(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the loss of each prediction and whether it is correct, both (batch, length); 0 outside the loss."""
+        """Return each prediction's loss and whether it is correct, both (batch, length) and 0 where nothing is
+        predicted.
+        """
         is_predicted = batch.labels != IGNORE_INDEX
         losses = torch.zeros(batch.labels.shape, dtype=torch.float64, device=is_predicted.device)
         is_correct = torch.zeros_like(is_predicted)
@@ -112,7 +114,9 @@ class LanguageModelObjective:
         return losses, is_correct
 
     def select_predicted_hidden_states(self, model: Any, batch: Batch) -> tuple[nn.Linear, Tensor, Tensor]:
-        """Return the output layer, and hidden states (predictions, width) and labels (predictions,) to predict."""
+        """Return the output layer, the hidden states to predict from, (predictions, width), and the labels,
+        (predictions,).
+        """
         output = model.compute_hidden_states(batch.input_ids, batch.attention_mask)
         hidden_states = output[0] if isinstance(output, tuple) else output
         if batch.attention_mask is None and self.predicts_every_position:
@@ -122,7 +126,7 @@ class LanguageModelObjective:
 
 
 def has_linear_output(model: nn.Module) -> bool:
-    """Return whether logits are a linear layer of hidden states, so that it can be applied to selected positions."""
+    """Return whether a linear layer maps hidden states to logits, so that it can be applied to selected positions."""
     return isinstance(model, Transformer) or (isinstance(model, StudentModel) and model.is_output_linear())
 
 
@@ -135,7 +139,7 @@ class MaskedLanguageModelObjective(LanguageModelObjective):
         self.mask_id = mask_id
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """Score each labeled token with only that token masked, using one copy of its row per token; sum the losses by
+        """Score each labeled token with only that token masked, using one copy of its row per token; sum losses per
         row.
         """
         row_indices, positions = (batch.labels != IGNORE_INDEX).nonzero(as_tuple=True)
@@ -165,7 +169,7 @@ class ClassificationObjective:
         return F.cross_entropy(model(batch.input_ids, batch.attention_mask).logits, batch.labels)
 
     def score(self, model: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """Return the loss, label and predicted class of each row."""
+        """Return each row's loss, label and predicted class."""
         logits = model(batch.input_ids, batch.attention_mask).logits
         losses = F.cross_entropy(logits, batch.labels, reduction="none")
         guessed = logits.argmax(-1)
@@ -180,7 +184,7 @@ class ClassificationObjective:
 
 @torch.no_grad()
 def evaluate(model: nn.Module, objective: Objective, batches: Iterable[Batch], device: torch.device) -> Evaluation:
-    """Score all batches in evaluation mode and return the scores in the order of the examples. The training mode is
+    """Score all batches in evaluation mode and return the scores in example order. The previous training mode is
     restored.
     """
     was_training = model.training

@@ -27,7 +27,7 @@ ParamGroups = list[dict[str, Any]]
 AnyOptimizer = Optimizer | FusedAdam
 NO_LR_MULTIPLIERS: LrMultipliers = {}
 LAYER_PARAMETER_PATTERN = re.compile(r"(^|\.)(layers?|blocks?|h)\.\d+\.")
-"""Matches parameters inside the layers, of our models and of the usual libraries."""
+"""Matches parameters inside the layers, in our models and in the usual libraries."""
 
 
 def _build_param_groups(
@@ -160,7 +160,7 @@ LR_SCHEDULES: dict[str, Callable[..., float]] = {f.__name__: f for f in (constan
 
 
 class ScheduledOptimizer:
-    """The optimizers of one model, with gradient clipping and a learning-rate schedule."""
+    """One model's optimizers, with gradient clipping and a learning-rate schedule."""
 
     def __init__(self, model: nn.Module, training: training.TrainingConfig, total_steps: int) -> None:
         multipliers = model.compute_lr_multipliers() if isinstance(model, EncoderClassifier) else NO_LR_MULTIPLIERS
@@ -175,7 +175,7 @@ class ScheduledOptimizer:
     def _check_bfloat16(self) -> None:
         """Raise DeviceError if bfloat16 crashes on this machine.
 
-        The check runs at the first step, because worker processes set the workaround.
+        The check runs at the first step because worker processes set the workaround before that.
         """
         if any(parameter.device.type == "cpu" for parameter in self.parameters) and not is_bfloat16_usable():
             raise DeviceError(

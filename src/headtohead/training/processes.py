@@ -1,4 +1,4 @@
-"""Collective operations of training, for a single process; `distributed` implements them for several."""
+"""The collective operations used in training, for a single process; `distributed` implements them for several."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class SingleProcess:
         return self.rank == 0
 
     def select_device(self, device: torch.device) -> torch.device:
-        """Return the device of this process."""
+        """Return this process's device."""
         return device
 
     def backward(
@@ -40,13 +40,13 @@ class SingleProcess:
         parameters: Sequence[nn.Parameter],
         device: torch.device,
     ) -> Tensor:
-        """Compute the gradients of the whole batch; return the contribution of this process to the loss."""
+        """Compute the gradients for the whole batch; return this process's contribution to the loss."""
         loss = objective.loss(model, batch.to(device))
         loss.backward()
         return loss.detach()
 
     def sum_losses(self, losses: Tensor) -> Tensor:
-        """Return the sum of the losses over all processes."""
+        """Return the losses summed over all processes."""
         return losses
 
     def evaluate(
@@ -58,11 +58,11 @@ class SingleProcess:
     def synchronize_start(
         self, model: nn.Module, optimizer_tensors: NamedTensors | None, state: TrainingState
     ) -> tuple[NamedTensors | None, TrainingState]:
-        """Copy weights, optimizer tensors (None in a new training) and state from the main process to all others."""
+        """Copy weights, optimizer tensors (None in a new run) and state from the main process to all others."""
         return optimizer_tensors, state
 
     def broadcast_weights(self, model: nn.Module) -> None:
-        """Copy the weights of the main process to all others."""
+        """Copy the main process's weights to all others."""
 
     def check_weights_in_sync(self, parameters: Sequence[nn.Parameter]) -> None:
         """Raise RequestError if the weights differ between processes."""
@@ -72,7 +72,7 @@ SINGLE_PROCESS = SingleProcess()
 
 
 def check_batch_can_be_split(model: nn.Module) -> None:
-    """Raise RequestError if rows of a batch depend on each other, so that training processes cannot share a batch."""
+    """Raise RequestError if a batch's rows depend on each other, so that processes cannot share a batch."""
     mixes_rows = isinstance(model, Transformer) and "batch-independence" in model.violates
     if mixes_rows or any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules()):
         raise RequestError(

@@ -25,7 +25,7 @@ AttentionWeights = Float[Tensor, "batch heads query key"]
 
 
 class LayerKVCache:
-    """Keys and values of one layer, and the state of its merge. The decoder owns it, not the model."""
+    """One layer's keys and values, and the state of its merge. The decoder owns it, not the model."""
 
     def __init__(self) -> None:
         self.length = 0
@@ -53,7 +53,7 @@ class LayerKVCache:
         return buffer[0, :, :, :end], buffer[1, :, :, :end]
 
     def select_rows(self, row_indices: Int[Tensor, " kept"]) -> None:
-        """Keep these rows of the batch, in this order. Indices may repeat."""
+        """Keep these batch rows, in this order. Indices may repeat."""
         if self.buffer is not None:
             self.buffer = self.buffer[:, row_indices]
         if self.merge_state is not None:
@@ -62,7 +62,7 @@ class LayerKVCache:
 
 @dataclass
 class AttentionContext:
-    """Inputs of one forward pass that all layers share."""
+    """Inputs to one forward pass that all layers share."""
 
     query_positions: Int[Tensor, "*b query"]
     key_positions: Int[Tensor, "*b key"]
@@ -103,7 +103,9 @@ class AttentionContext:
         )
 
     def get_blocked_window(self, pattern: Pattern) -> tuple[int, int] | None:
-        """Return the pattern's window if blocked attention applies and pays off: no cache, and a long enough text."""
+        """Return the pattern's window if blocked attention applies and pays off: without a cache, for a long enough
+        text.
+        """
         back, ahead = pattern.window_size
         if back is None or ahead is None or self.query_positions.shape != self.key_positions.shape:
             return None
@@ -112,14 +114,14 @@ class AttentionContext:
         return (back, ahead) if self._is_contiguous() else None
 
     def is_shift_invariant(self, pattern: Pattern) -> bool:
-        """Return whether mask and bias depend on the distance between positions only."""
+        """Return whether the mask and the bias depend only on the distance between positions."""
         return declares(pattern, "is_relative") and self.query_positions.dim() == 1 and not self._has_bias()
 
     def _has_bias(self) -> bool:
         return any(type(part).compute_bias is not Position.compute_bias for part in self.position_parts)
 
     def _is_contiguous(self) -> bool:
-        """Return whether no padding lies between tokens: only then are near positions also near indices."""
+        """Return whether no padding lies between tokens: only then do neighbouring positions have neighbouring indices."""
         if self.attention_mask is None:
             return True
         if self._cached_is_contiguous is None:  # computed once per pass, because it synchronises with the device
@@ -187,7 +189,8 @@ class MultiHeadAttention(Attention):
             queries_per_key = q.shape[1] // k.shape[1]
             k, v = k.repeat_interleave(queries_per_key, dim=1), v.repeat_interleave(queries_per_key, dim=1)
         heads, weights = self._attend(q, k, v, attention_context)
-        # The merge sees query positions only. With a cache, the mask covers all keys: its end belongs to the queries.
+        # The merge sees query positions only. With a cache, the mask covers all keys; its last entries belong to the
+        # queries.
         mask = attention_context.attention_mask
         query_mask = None if mask is None else mask[:, -q.shape[2] :]
         heads, merge_state = self.merge(heads, query_mask, cache.merge_state if cache is not None else None)

@@ -1,8 +1,8 @@
 """Attention implementations: `eager`, the reference that also returns the weights, and faster equivalents.
 
 `sdpa` uses torch.nn.functional.scaled_dot_product_attention. `blocked` calls sdpa for blocks of queries and the keys in
-their window, so that time and memory are linear in the context. A query that may attend to nothing (padding) gives 0 in
-every implementation.
+their window, so that time and memory are linear in the context length. In every implementation, a query that may not
+attend to any key (padding) outputs 0.
 """
 
 from collections.abc import Callable
@@ -60,7 +60,7 @@ def sdpa_attention(
     attention_bias: Tensor | None,
     dropout_p: float = 0.0,
 ) -> Queries:
-    """Compute attention with the fused kernel of PyTorch, without weights. Arguments as in `eager_attention`."""
+    """Compute attention with PyTorch's fused kernel, without weights. Arguments as in `eager_attention`."""
     mask = allowed_mask
     if attention_bias is not None:
         mask = (
@@ -69,7 +69,7 @@ def sdpa_attention(
             else attention_bias.to(q.dtype).masked_fill(~allowed_mask, -torch.inf)
         )
     if mask is not None and mask.dim() == 3:
-        mask = mask[None]  # a mask of three dimensions would select a slow kernel
+        mask = mask[None]  # a three-dimensional mask would select a slow kernel
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout_p)
 
 
@@ -91,7 +91,7 @@ def blocked_attention(
     *,
     is_shift_invariant: bool = False,
 ) -> Queries:
-    """Compute windowed attention per block of queries; time and memory are linear in the length.
+    """Compute windowed attention per block of queries, in time and memory linear in the length.
 
     Args:
         q, k, v: Queries, keys and values.
@@ -140,7 +140,7 @@ def blocked_attention(
 
 @dataclass(frozen=True)
 class _BlockLayout:
-    """How a sequence is split into blocks, and how many neighbouring blocks hold the keys of each."""
+    """How a sequence is split into blocks, and how many neighbouring blocks hold the keys for each."""
 
     length: int
     block_size: int

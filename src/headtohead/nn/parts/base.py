@@ -14,7 +14,7 @@ AttentionImplementation = Literal["eager", "sdpa"]
 
 @dataclass(frozen=True)
 class ModelSizes:
-    """Sizes of the model that a part is built for."""
+    """The sizes of the model that a part is built for."""
 
     width: int
     heads: int
@@ -51,5 +51,5 @@ def declares(part: Part, capability: str) -> bool:
     """Return whether the exact class of `part` defines `capability`, an attribute or property, with a true value.
 
     What a base class declares does not count, because a subclass may override the method that the declaration
-    describes. Such a subclass runs on the reference path until it repeats the declaration."""
+    describes. Such a subclass runs on the reference path until it declares the capability itself."""
     return capability in vars(type(part)) and bool(getattr(part, capability))

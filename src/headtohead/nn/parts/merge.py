@@ -22,7 +22,7 @@ class Merge(Part):
     def forward(
         self, head_outputs: HeadOutputs, attention_mask: AttentionMask | None = None, past_state: Tensor | None = None
     ) -> tuple[HeadOutputs, Tensor | None]:
-        """Return the transformed heads, and the state for the next decoding step if there is any."""
+        """Return the transformed heads and the state for the next decoding step, if any."""
         raise NotImplementedError
 
 

@@ -47,7 +47,7 @@ class NoPosition(Position):
 
 
 class _PositionEmbedding(nn.Embedding):
-    """Embedding initialised from a normal distribution with the given standard deviation."""
+    """An embedding initialised from a normal distribution with the given standard deviation."""
 
     def __init__(self, num_positions: int, width: int, init_std: float) -> None:
         self.init_std = init_std
@@ -97,8 +97,9 @@ class SinusoidalPosition(Position):
 def compute_alibi_slopes(num_heads: int) -> list[float]:
     """Return one slope per head.
 
-    Powers of two use the paper's geometric series. Other numbers use the series of the next lower power, followed by
-    every second slope of the next higher one, as the authors' code does."""
+    A power of two uses the paper's geometric series. Any other number of heads uses the series for the next lower
+    power, followed by every second slope for the next higher one, as in the authors' code.
+    """
     power = 2 ** math.floor(math.log2(num_heads))
     slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
     if power < num_heads:
@@ -142,7 +143,7 @@ class RotaryPosition(Position):
         angle = (position_ids[..., None] * self.frequency).unsqueeze(-3)  # (*b, 1, length, rotary_dim / 2)
         cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
         # Dimension i is paired with i + rotary_dim / 2, as in Llama, not with its neighbour as in the paper. The two
-        # differ by a permutation of columns, and this one lets weights be exchanged with transformers.
+        # differ by a permutation of columns, and this pairing lets weights be exchanged with transformers.
         first, second = x[..., : self.rotary_dim].chunk(2, dim=-1)
         rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
         return torch.cat((rotated, x[..., self.rotary_dim :]), dim=-1) if self.rotary_dim < x.shape[-1] else rotated

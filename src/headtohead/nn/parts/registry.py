@@ -28,7 +28,7 @@ def register_part(slot: str, name: str) -> Callable[[PartClass], PartClass]:
     """Return a class decorator that registers a part under `name` in `slot`."""
 
     def register(part_class: PartClass) -> PartClass:
-        """Store the class in the registry; raise PartError if another file defines the same name."""
+        """Store the class in the registry; raise PartError if a different file defines the same name."""
         if slot not in SLOTS:
             hint = format_suggestion(slot, SLOTS)
             raise PartError(f"{part_class.__name__}: unknown slot {slot!r}{hint} (slots: {', '.join(SLOTS)})")
@@ -82,18 +82,18 @@ def load_builtin_parts() -> None:
 
 
 def compute_module_name(file: Path) -> str:
-    """Return the module name of a file of parts: a function of its content, so that all processes use the same."""
+    """Return the module name for a parts file, derived from its content so that all processes agree on it."""
     return f"headtohead_own_{hashlib.sha256(file.read_bytes()).hexdigest()[:12]}"
 
 
 def load_plugin(path: str | Path, base_folder: Path = Path(".")) -> Path:
-    """Import a user's file of parts; return its path. If the import fails, nothing stays registered."""
+    """Import a user's parts file; return its path. If the import fails, nothing stays registered."""
     load_builtin_parts()
     file = (base_folder / path).resolve()
     if not file.is_file():
         raise PartError(f"{path}: file of parts not found")
     name = compute_module_name(file)
-    if name in sys.modules:  # another version of the file may have been registered since
+    if name in sys.modules:  # a different version of the file may have been registered since
         _registry.update(
             ((part.slot, part.kind), part)
             for part in vars(sys.modules[name]).values()
@@ -136,6 +136,6 @@ def build_part(slot: str, part_config: ComponentConfig, sizes: ModelSizes, *argu
 
 
 def validate_part_config(slot: str, value: Any, location: str) -> list[ValidationIssue]:
-    """Return the issues of a part in an experiment file: an unknown name, or options that do not match."""
+    """Return the issues with a part in an experiment file: an unknown name, or invalid options."""
     part_classes = {name: get_part_class(slot, name) for name in list_part_names(slot)}
     return validate_component(value, part_classes, slot, location)
