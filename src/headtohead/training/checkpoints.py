@@ -207,7 +207,7 @@ def truncate_lines(path: Path, num_lines: int) -> None:
 
 
 def verify_checksums(folder: Path, expected_checksums: dict[str, str], moment: str) -> None:
-    """Raise RunFolderError if a file is missing or has changed. `moment` tells the error message when it was written."""
+    """Raise RunFolderError if a file is missing or has changed. `moment` says when it was written, for the message."""
     for name, expected in expected_checksums.items():
         if not (folder / name).is_file() or compute_sha256(folder / name) != expected:
             raise RunFolderError(

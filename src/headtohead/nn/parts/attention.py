@@ -121,7 +121,7 @@ class AttentionContext:
         return any(type(part).compute_bias is not Position.compute_bias for part in self.position_parts)
 
     def _is_contiguous(self) -> bool:
-        """Return whether no padding lies between tokens: only then do neighbouring positions have neighbouring indices."""
+        """Return whether no padding lies between tokens: only then are adjacent positions at adjacent indices."""
         if self.attention_mask is None:
             return True
         if self._cached_is_contiguous is None:  # computed once per pass, because it synchronises with the device
