@@ -69,7 +69,7 @@ def test_tables_and_charts_are_not_written_into_a_linked_folder(foreign, tmp_pat
     outside = tmp_path / "outside"
     outside.mkdir()
     (foreign / name).symlink_to(outside)
-    with pytest.raises(RunFolderError, match=f"{name}: is a link"):
+    with pytest.raises(RunFolderError, match=f"{name} is a link"):
         write(foreign, [report_format])
     assert not list(outside.iterdir())
 
@@ -191,7 +191,7 @@ def test_a_variant_that_does_not_fit_the_model_is_reported(foreign):
     content["experiment"]["model"] = {"module": f"{foreign.parent / 'net.py'}:Net", "context": 8}
     write_json(foreign / "experiment.json", content, with_checksum=True)
     trust.trust_files([foreign.parent / "net.py"])
-    commands = (["headtohead.web.resume"], ["headtohead.cli", "verify"], ["headtohead.cli", "report"])
+    commands = (["headtohead.web.resume"], ["headtohead.cli", "verify", "--json"], ["headtohead.cli", "report"])
     for command in commands:
         arguments = [sys.executable, "-m", *command, str(foreign)]
         result = subprocess.run(arguments, check=False, capture_output=True, text=True, timeout=300)
