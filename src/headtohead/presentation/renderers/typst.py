@@ -54,6 +54,7 @@ PREAMBLE = """\
 #show figure.caption: set par(justify: false)
 #show figure.where(kind: table): set figure.caption(position: top)
 #show figure.where(kind: table): set block(breakable: true)
+#show figure.caption.where(position: top): it => block(sticky: true, it)
 #show raw.where(block: true): set text(size: 8.5pt)
 #set table(stroke: none, inset: (x: 4pt, y: 3pt))
 """
