@@ -122,7 +122,7 @@ def build_rouge_table(summarization: SummarizationFindings) -> Table:
         _make_system_column("system", "system"),
         *make_numeric_columns(ROUGE_TITLES),
         *make_numeric_columns(length="words", format=lambda length: f"{length:.1f}"),
-        *make_numeric_columns(copied="copied pairs", cut="cut off", format=_format_share),
+        *make_numeric_columns(copied="copied pairs", cut="unfinished", format=_format_share),
     ]
     rows = [
         [
