@@ -1,8 +1,8 @@
 """Draw training batches from encoded splits, each batch a pure function of (seed, step).
 
-No state is carried from batch to batch: a resumed run draws the batches that it would have drawn, and two variants with
-the same seed see the same batches. Rows do not depend on the rest of their batch, because all are padded to the
-context; the exception is a pretrained encoder, which masks padding and pads to the longest row of the batch.
+No state is carried from batch to batch: a resumed run draws the same batches as an uninterrupted one, and two variants
+with the same seed see the same batches. A row does not depend on the rest of its batch, because every row is padded to
+the context length; the exception is a pretrained encoder, which masks padding and pads to the batch's longest row.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ LENGTH_GROUPING_BATCHES = 32
 
 @dataclass(frozen=True)
 class Batch:
-    """Inputs and labels of one step."""
+    """The inputs and labels for one step."""
 
     input_ids: Int64[Tensor, "batch length"]
     labels: Int64[Tensor, "batch length"] | Int64[Tensor, "batch"]
-    """next tokens, with -100 outside the loss, or the class of each row"""
+    """next tokens, with -100 where excluded from the loss, or each row's class"""
     attention_mask: Bool[Tensor, "batch length"] | None = None
-    """false on padding; None without padding"""
+    """False on padding; None without padding"""
     example_indices: Int64[Tensor, "batch"] | None = None
     """index of each example; None in training"""
     segments: Int64[Tensor, "batch length"] | None = None
-    """first label of the segment that each label is scored in, if blocks are scored in segments"""
+    """for each label, the first label of its segment, if blocks are scored in segments"""
 
     def to(self, device: torch.device | str) -> Batch:
         """Return the batch on a device."""
@@ -51,7 +51,7 @@ class Batch:
 
     @property
     def score_indices(self) -> Int64[Tensor, "scores"] | None:
-        """The index of each score of this batch: those of its examples, or of their segments."""
+        """The indices of this batch's scores: those of its examples, or of their segments."""
         return self.example_indices if self.segments is None else self.segments[self.labels != IGNORE_INDEX].unique()
 
     def rows(self, start: int, end: int) -> Batch:
@@ -63,7 +63,7 @@ class Batch:
 
     @property
     def num_predictions(self) -> int:
-        """The number of labels inside the loss."""
+        """The number of labels that count towards the loss."""
         return int((self.labels != IGNORE_INDEX).sum())
 
 
@@ -129,7 +129,7 @@ class BatchSchedule:
         self.steps_per_epoch = -(-self._blocks() // self.size)
 
     def _find_unseen_ids(self) -> Int64[Tensor, "words"]:
-        """Return the vocabulary words that do not occur in the split, without special tokens."""
+        """Return the vocabulary words that do not occur in the split, excluding special tokens."""
         if self._token_counts is None:
             return self._special_ids
         unseen_ids = torch.nonzero(self._token_counts == 0).squeeze(1)
@@ -142,7 +142,7 @@ class BatchSchedule:
         return self.items
 
     def indices(self, step: int) -> Int64[Tensor, "batch"]:
-        """Return the examples of a step: row indices, or the first token of each block of a stream."""
+        """Return a step's examples: row indices, or the first token of each block in a stream."""
         if self.random:
             generator = self._seed_generator("batches", step)
             return torch.randint(len(self._windows), (self.size,), generator=generator)
@@ -152,7 +152,7 @@ class BatchSchedule:
         return self._epoch_order[1][epoch_step * self.size : (epoch_step + 1) * self.size]
 
     def batch(self, step: int) -> Batch:
-        """Return the batch of a step."""
+        """Return the batch for a step."""
         indices = self.indices(step)
         if isinstance(self.encoded, TokenStream):
             block, attention_mask = self._windows[indices].long(), None
@@ -170,7 +170,7 @@ class BatchSchedule:
         return Batch(block, self.encoded.labels[indices], attention_mask)
 
     def digest(self, num_steps: int) -> str:
-        """Return a SHA-256 of the examples of the first `num_steps` steps and of the settings that shape them."""
+        """Return a SHA-256 over the examples in the first `num_steps` steps and the settings that shape them."""
         values = (len(self.encoded), self.context, self.size, self.word_dropout, num_steps)
         settings = " ".join([type(self.encoded).__name__, *map(str, values)])
         if self.is_grouped_by_length:
@@ -183,7 +183,7 @@ class BatchSchedule:
         return digest.hexdigest()
 
     def _compute_epoch_order(self, epoch: int) -> Int64[Tensor, "items"]:
-        """Return the examples of an epoch in random order, with blocks of a stream as token offsets."""
+        """Return an epoch's examples in random order; a stream's blocks are given as token offsets."""
         order = torch.randperm(self.items, generator=self._seed_generator("order", epoch))
         if isinstance(self.encoded, TokenRows):
             return self._group_by_length(order, self.encoded, epoch) if self.is_grouped_by_length else order
@@ -192,7 +192,7 @@ class BatchSchedule:
         return order * self.context + phase
 
     def _group_by_length(self, order: Int64[Tensor, "items"], rows: TokenRows, epoch: int) -> Int64[Tensor, "items"]:
-        """Reorder the examples of an epoch so that each batch has rows of similar length.
+        """Reorder an epoch's examples so that each batch has rows of similar length.
 
         Sorts by length within large windows of the random order, then shuffles the batches. An incomplete batch stays
         last.
@@ -208,7 +208,7 @@ class BatchSchedule:
         return torch.cat((batches[batch_order].flatten(), order[num_full:]))
 
     def _replace_with_unknown(self, block: Int64[Tensor, "batch width"], step: int) -> Int64[Tensor, "batch width"]:
-        """Replace random words by the unknown token, (batch, width).
+        """Replace random words with the unknown token, (batch, width).
 
         This happens before inputs and labels are separated, so both see the replacement.
         """
@@ -241,7 +241,7 @@ class BatchSchedule:
         return inputs, labels, mask
 
     def _sample_mask(self, block: Tensor, probability: float, purpose: str, step: int) -> Bool[Tensor, "batch width"]:
-        """Return a random mask with the shape of `block`, true with this probability."""
+        """Return a random mask with the same shape as `block`, True with this probability."""
         return torch.rand(block.shape, generator=self._seed_generator(purpose, step)) < probability
 
     def _seed_generator(self, purpose: str, index: int) -> torch.Generator:
@@ -250,7 +250,7 @@ class BatchSchedule:
 
 
 def _collect_special_ids(tokenizer: TokenizerProtocol) -> Int64[Tensor, "kept"]:
-    """Return the ids of padding, start and stop tokens."""
+    """Return the ids of the padding, start and stop tokens."""
     ids = (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
     return torch.tensor(sorted({token_id for token_id in ids if token_id is not None}), dtype=torch.int64)
 

@@ -27,7 +27,7 @@ class TokenStream:
     counts: Int64[Tensor, "vocab"] | None = None
     """number of occurrences of each token, if already known"""
     offsets: Int64[Tensor, "rows_and_one"] | None = None
-    """where each row starts and the last one ends, if known"""
+    """where each row starts, and where the last one ends, if known"""
     documents: Int64[Tensor, "rows"] | None = None
     """the document of each row; None if each row is its own document"""
 
@@ -44,16 +44,16 @@ class TokenStream:
 
 @dataclass(frozen=True)
 class TokenRows:
-    """A split as rows of tokens, concatenated. Rows of a language model include their start and stop tokens."""
+    """A split as rows of tokens, concatenated. Language-model rows include their start and stop tokens."""
 
     name: str
     tokens: Integer[Tensor, "tokens"]
     offsets: Int64[Tensor, "rows_and_one"]
     labels: Int64[Tensor, "rows"] | None = None
     pad_to_longest: bool = False
-    """pad batches to their longest row instead of the context"""
+    """pad batches to their longest row instead of to the context length"""
     num_pretruncated: int = 0
-    """rows already truncated by a tokenizer that keeps its special tokens around the rest"""
+    """the number of rows already truncated by a tokenizer that keeps its special tokens around the remaining text"""
     counts: Int64[Tensor, "vocab"] | None = None
     """number of occurrences of each token, if already known"""
     documents: Int64[Tensor, "rows"] | None = None
@@ -73,12 +73,12 @@ class TokenRows:
         return self.lengths
 
     def count_truncated(self, context: int) -> int:
-        """Return the number of rows that a model with this context truncates."""
+        """Return the number of rows that are truncated for a model with this context length."""
         limit = context if self.labels is not None else context + 1
         return self.num_pretruncated + int((self.lengths > limit).sum())
 
     def width(self, row_indices: Int64[Tensor, "batch"], context: int) -> int:
-        """Return the width of a batch of these rows: the context, or the longest row if that is shorter and allowed."""
+        """Return the width of a batch of these rows: the context length or, if allowed and shorter, the longest row."""
         longest = int((self.offsets[row_indices + 1] - self.offsets[row_indices]).max())
         return min(context, longest) if self.pad_to_longest else context
 
@@ -122,8 +122,8 @@ def encode_row_range(
 ) -> list[list[int]]:
     """Encode consecutive rows of a split.
 
-    In a stream, each row but the last of the split is followed by the separator. Otherwise rows are enclosed in start
-    and stop tokens if the tokenizer has them. `first_row` is the index of `rows[0]` in the split.
+    In a stream, the separator follows each row but the last one in the split. Otherwise rows are enclosed in start and
+    stop tokens, if the tokenizer has them. `first_row` is the index of `rows[0]` in the split.
     """
     if is_stream(data, has_labels=has_labels):
         separator = "" if tokenizer.kind == "words" else split.separator  # word tokenizers ignore whitespace
@@ -149,7 +149,7 @@ def build_token_rows(
     pad_to_longest: bool = False,
     num_pretruncated: int = 0,
 ) -> TokenRows:
-    """Build `TokenRows` from the token ids of each row of a split.
+    """Build `TokenRows` from the token ids of each row in a split.
 
     `num_pretruncated` is the number of rows that the tokenizer has already truncated.
     """
@@ -175,7 +175,7 @@ def number_documents(split: Split) -> Int64[Tensor, "rows"] | None:
 
 
 def compute_offsets(rows: Sequence[Sequence[int]]) -> Int64[Tensor, "rows_and_one"]:
-    """Return where each row starts and the last one ends, (rows + 1,)."""
+    """Return where each row starts, and where the last one ends, (rows + 1,)."""
     return torch.tensor([0, *map(len, rows)]).cumsum(0)
 
 

@@ -1,10 +1,10 @@
-"""Fixed evaluation examples of held-out text, equal for every variant and scored one by one.
+"""Fixed evaluation examples from held-out text, identical for every variant and scored individually.
 
-A stream is split into consecutive blocks of the context, so every token but the first is predicted exactly once. A
-block may contain the end of one document and the start of the next. It is one input of the model, so that documents
-need not be long, but it is scored in segments: the labels of one document in one block. The total loss is that of whole
-blocks, and every score belongs to one document. The first row of a stream is a separate segment, because its first
-token is not predicted: the text after it is what every tokenizer predicts.
+A stream is split into consecutive blocks of the context length, so every token but the first is predicted exactly once.
+A block may contain the end of one document and the start of the next. The model processes it as one input, so that
+documents need not be long, but it is scored in segments: one document's labels within one block. The segment losses add
+up to the loss over whole blocks, and every score belongs to one document. A stream's first row is a separate segment
+because its first token is not predicted; only the text after that row is predicted in full by every tokenizer.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ class EvaluationExamples:
     tokens: Int64[Tensor, "examples"]
     """predictions per example: tokens for a language model, 1 for a classifier"""
     stride: int = 1
-    """yield one batch in this many; 1 yields all"""
+    """yield every n-th batch; 1 yields all"""
     has_segments: bool = True
-    """whether the blocks of a stream are scored in segments"""
+    """whether a stream's blocks are scored in segments"""
 
     def sample(self, max_examples: int) -> EvaluationExamples:
-        """Return about `max_examples` of the examples, as evenly spaced whole batches, each block with one score."""
+        """Return about `max_examples` examples, as evenly spaced whole batches with one score per block."""
         return replace(self, stride=max(1, self.count // max_examples), has_segments=False)
 
     @cached_property
     def segment_starts(self) -> Int64[Tensor, "segments"] | None:
-        """The first label of each segment of a stream; None if examples are scored as a whole.
+        """The first label of each segment in a stream; None if examples are scored as a whole.
 
         Label i is token i + 1.
         """
@@ -61,14 +61,14 @@ class EvaluationExamples:
         return unique
 
     def find_documents(self) -> Int64[Tensor, "scores"]:
-        """Return the document of each score."""
+        """Return the document that each score belongs to."""
         if isinstance(self.encoded, TokenRows):
             return torch.arange(self.count) if self.encoded.documents is None else self.encoded.documents
         starts = self.segment_starts
         return self.encoded.find_documents((torch.arange(self.count) * self.context if starts is None else starts) + 1)
 
     def sum_by_example(self, values: Tensor) -> Tensor:
-        """Return the sum of the scores of each example, given one for each segment."""
+        """Return each example's total score, given one score per segment."""
         if self.segment_starts is None:
             return values
         return values.new_zeros(self.count).index_add(0, self.segment_starts // self.context, values)
@@ -80,15 +80,15 @@ class EvaluationExamples:
 
     @property
     def num_truncated(self) -> int:
-        """The number of rows that the context truncates; 0 for a stream."""
+        """The number of rows truncated to the context length; 0 for a stream."""
         return self.encoded.count_truncated(self.context) if isinstance(self.encoded, TokenRows) else 0
 
     def batches(self, batch_size: int) -> Iterator[Batch]:
         """Yield all examples in batches of `batch_size`.
 
-        The incomplete last block of a stream forms a separate batch, the only one with padding. Examples are in
-        order, except for rows padded to the longest of their batch: those are sorted by decreasing length, because half
-        of the computation would otherwise be spent on padding.
+        A stream's incomplete last block forms a separate batch, the only one with padding. Examples are in order,
+        except for rows padded to the longest row in their batch: those are sorted by decreasing length, because
+        otherwise half of the computation would be spent on padding.
         """
         return (
             self._blocks(self.encoded, batch_size)
@@ -97,7 +97,7 @@ class EvaluationExamples:
         )
 
     def _blocks(self, stream: TokenStream, batch_size: int) -> Iterator[Batch]:
-        """Yield batches of consecutive blocks of a stream."""
+        """Yield batches of consecutive blocks from a stream."""
         num_full = (len(stream) - 1) // self.context
         if num_full:
             windows = stream.tokens.unfold(0, self.context + 1, self.context)
@@ -117,7 +117,7 @@ class EvaluationExamples:
             )
 
     def _find_segments(self, first_block: int, num_blocks: int) -> Int64[Tensor, "blocks context"] | None:
-        """Return the segment of each label of consecutive blocks."""
+        """Return the segment that each label in consecutive blocks belongs to."""
         if self.segment_starts is None:
             return None
         labels = torch.arange(first_block * self.context, (first_block + num_blocks) * self.context)
@@ -147,7 +147,7 @@ class EvaluationExamples:
 def build_evaluation_examples(
     encoded: EncodedSplit, target: Target, context: int, tokenizer: TokenizerProtocol
 ) -> EvaluationExamples:
-    """Build the evaluation examples of a split for a model with this context."""
+    """Build a split's evaluation examples for a model with this context length."""
     if isinstance(encoded, TokenRows):
         num_predicted = (encoded.lengths - 1).clamp(max=context)
         tokens = torch.ones_like(num_predicted) if target.is_class else num_predicted

@@ -1,6 +1,6 @@
 """Build errors for invalid and missing files.
 
-An error lists every issue with its location, up to a limit that fits on a screen.
+An error lists every issue with its location, up to a limit so that it fits on one screen.
 """
 
 from __future__ import annotations

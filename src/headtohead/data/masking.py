@@ -1,4 +1,4 @@
-"""Batches and evaluation examples of a masked language model, after Devlin et al. 2019, arXiv:1810.04805."""
+"""Batches and evaluation examples for masked language models, after Devlin et al. 2019, arXiv:1810.04805."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headtohead.data.tokenizers import CorpusTokenizer
 from headtohead.errors import DataError
 
 MASK_FRACTION, RANDOM_FRACTION = 0.8, 0.1
-"""of the predicted tokens: replaced by the mask token, and by a random token"""
+"""fractions of the predicted tokens that are replaced with the mask token and with a random token"""
 
 
 class MaskedBatchSchedule(BatchSchedule):
@@ -43,7 +43,7 @@ class MaskedBatchSchedule(BatchSchedule):
         self._content_ids = vocabulary[~torch.isin(vocabulary, special_ids)]
 
     def batch(self, step: int) -> Batch:
-        """Return the batch of a step: input ids with masked tokens, and labels at the masked positions only."""
+        """Return the batch for a step: input ids with masked tokens, and labels at the masked positions only."""
         rows = self.indices(step)
         if isinstance(self.encoded, TokenStream):
             tokens, attention_mask = self._windows[rows][:, : self.context].long(), None
@@ -56,13 +56,13 @@ class MaskedBatchSchedule(BatchSchedule):
         return Batch(self._replace_tokens(tokens, is_chosen, step), labels, attention_mask)
 
     def digest(self, num_steps: int) -> str:
-        """Return a SHA-256 of the examples of each step and of the masking settings."""
+        """Return a SHA-256 over each step's examples and the masking settings."""
         return hashlib.sha256(f"{super().digest(num_steps)} {self.masking.model_dump_json()}".encode()).hexdigest()
 
     def _choose_positions(
         self, tokens: Int64[Tensor, "batch length"], attention_mask: Bool[Tensor, "batch length"] | None, step: int
     ) -> Bool[Tensor, "batch length"]:
-        """Choose the positions to predict: never padding, start or end tokens, and at least one in a batch."""
+        """Choose the positions to predict: never padding, start or end tokens, and at least one per batch."""
         draws = torch.rand(tokens.shape, generator=self._seed_generator("masked positions", step))
         is_special = torch.isin(tokens, self._special_ids)
         draws.masked_fill_(is_special if attention_mask is None else is_special | ~attention_mask, 2.0)
@@ -89,10 +89,10 @@ class MaskedEvaluationExamples(EvaluationExamples):
     """Unmasked examples whose labels are their own tokens; the objective masks each of them once."""
 
     special_ids: tuple[int, ...] = ()
-    """padding, start and end tokens, which are not predicted"""
+    """the padding, start and end tokens, which are never predicted"""
 
     def _rows(self, rows: TokenRows, batch_size: int) -> Iterator[Batch]:
-        """Yield batches of padded rows. Every token but padding and special tokens is a label."""
+        """Yield batches of padded rows. Every token except padding and special tokens is a label."""
         special_ids = torch.tensor(self.special_ids, dtype=torch.int64)
         for indices in self._iter_row_indices(batch_size):
             tokens, attention_mask = rows.pad_rows(indices, rows.width(indices, self.context), self.pad_id)
@@ -101,7 +101,7 @@ class MaskedEvaluationExamples(EvaluationExamples):
 
 
 def build_masked_examples(encoded: EncodedSplit, context: int, tokenizer: CorpusTokenizer) -> MaskedEvaluationExamples:
-    """Return the evaluation examples of a split: its rows, or consecutive blocks of `context` tokens of a stream."""
+    """Return a split's evaluation examples: its rows, or consecutive blocks of `context` tokens from a stream."""
     rows = encoded if isinstance(encoded, TokenRows) else _split_into_blocks(encoded, context)
     num_tokens = rows.lengths.clamp(max=context)
     if isinstance(encoded, TokenRows) and tokenizer.bos_id is not None and tokenizer.eos_id is not None:
@@ -113,15 +113,16 @@ def build_masked_examples(encoded: EncodedSplit, context: int, tokenizer: Corpus
 
 
 def _split_into_blocks(stream: TokenStream, context: int) -> TokenRows:
-    """Return consecutive blocks as rows. A block belongs to the document at its middle, which is the one with most of
-    its tokens."""
+    """Return consecutive blocks as rows. A block belongs to the document at its midpoint, which holds most of its
+    tokens.
+    """
     offsets = torch.cat((torch.arange(0, len(stream), context), torch.tensor([len(stream)])))
     documents = stream.find_documents((offsets[1:] + offsets[:-1]) // 2)
     return TokenRows(stream.name, stream.tokens, offsets, documents=documents)
 
 
 def get_mask_id(tokenizer: CorpusTokenizer) -> int:
-    """Return the id of the mask token, or raise if the vocabulary has none."""
+    """Return the mask token's id; raise an error if the vocabulary has none."""
     if tokenizer.mask_id is None:
         raise DataError(f"masked language modelling needs a mask token, and the tokenizer ({tokenizer.kind}) has none")
     return tokenizer.mask_id

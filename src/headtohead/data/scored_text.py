@@ -1,8 +1,8 @@
 """The text that an evaluation predicts: what two runs must have in common to be compared.
 
-Every score has the number of bytes and a digest of the text that was predicted, after truncation and with unknown words
-replaced, so equal digests mean equal predictions. Documents have both as well, because tokenizers cut a stream into
-different blocks but every document starts with a new token.
+Every score has the size in bytes and a digest of the text that was predicted, after truncation and with
+out-of-vocabulary words replaced, so equal digests mean that the same text was predicted. Documents have both as well,
+because tokenizers split a stream into different blocks, but every document starts with a new token.
 
 Whitespace is not part of a digest, since word tokenizers do not predict it, and Penn Treebank quotes count as plain
 quotes.
@@ -28,37 +28,37 @@ from headtohead.data.splits import Split
 from headtohead.data.tokenizers import CorpusTokenizer, TokenizerProtocol
 
 UNKNOWN_MARK, STOP_MARK = b"\0unknown\0", b"\0stop\0"
-"""what unknown tokens and stop tokens contribute to a digest"""
+"""what the unknown token and stop tokens contribute to a digest"""
 
 IntArray = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class ScoredText:
-    """The text of an evaluation. Digests are the first 8 bytes of a SHA-256."""
+    """The text that an evaluation predicts. Digests are the first 8 bytes of a SHA-256."""
 
     counts: IntArray
     """predictions, by score"""
     bytes: IntArray
-    """bytes of the predicted text, by score: of the row if all of it is predicted, otherwise of its predicted tokens"""
+    """bytes of predicted text, per score: the whole row if all of it is predicted, otherwise its predicted tokens"""
     digests: IntArray
-    """digest of the predicted text, by score; of text and class for a classifier"""
+    """digest of the predicted text, per score; for a classifier, of the text and its class"""
     unknown: IntArray
-    """unknown tokens among the predictions, by score; in the text for a classifier"""
+    """out-of-vocabulary tokens among the predictions, per score; for a classifier, in the text"""
     truncated: IntArray
-    """1 for rows that the context truncates, otherwise 0, by score"""
+    """1 for rows truncated to the context length, otherwise 0, per score"""
     documents: IntArray
-    """document of each score: an index into the documents of the split, or into its rows if each is a document"""
+    """document of each score: an index into the split's documents, or into its rows if each is a document"""
     first_row: IntArray
-    """1 for scores of the first row of a stream, whose first token is not predicted, otherwise 0"""
+    """1 for scores from a stream's first row, whose first token is not predicted, otherwise 0"""
     document_bytes: IntArray
-    """bytes of the text of each document, without the first row of a stream"""
+    """bytes of text per document, without a stream's first row"""
     document_digests: IntArray
-    """digest of the predicted text of each document, without the first row of a stream"""
+    """digest of the predicted text per document, without a stream's first row"""
     text_digest: IntArray
-    """digest of the text of the split, before truncation and tokenization, (1,)"""
+    """digest of the split's text, before truncation and tokenization, (1,)"""
     text_rows: IntArray
-    """rows of the split, (1,)"""
+    """number of rows in the split, (1,)"""
 
     def to_columns(self) -> dict[str, IntArray]:
         """Return the arrays by name."""
@@ -68,7 +68,7 @@ class ScoredText:
 def describe_scored_text(
     examples: EvaluationExamples, split: Split, tokenizer: TokenizerProtocol, batch_size: int
 ) -> ScoredText:
-    """Return the text that is predicted when these examples are scored in batches of this size."""
+    """Describe the text that is predicted when these examples are scored in batches of this size."""
     if examples.target.is_class:
         return _describe_classified_text(examples, split, tokenizer)
     ids, owners = _collect_predictions(examples, batch_size)
@@ -126,7 +126,7 @@ def _describe_classified_text(examples: EvaluationExamples, split: Split, tokeni
 
 
 def _describe_split(split: Split) -> dict[str, IntArray]:
-    """Return a digest of all scored rows of a split and their number."""
+    """Return a digest of a split's scored rows, and how many there are."""
     digest = hashlib.sha256()
     for row in split.rows:
         digest.update(row.encode() + b"\0")
@@ -137,7 +137,7 @@ def _describe_split(split: Split) -> dict[str, IntArray]:
 def _count_bytes(examples: EvaluationExamples, split: Split, predicted: IntArray) -> IntArray:
     """Return the bytes of each row that is predicted as a whole, otherwise the bytes of its predicted tokens.
 
-    Word tokenizers do not predict whitespace, but the bytes of a text do not depend on its tokenizer.
+    Word tokenizers do not predict whitespace, but a text's size in bytes does not depend on the tokenizer.
     """
     rows = examples.encoded
     if not isinstance(rows, TokenRows) or not _has_text_rows(examples):
@@ -154,7 +154,7 @@ def _find_truncated_rows(examples: EvaluationExamples, scores: IntArray) -> IntA
 
 
 def _has_text_rows(examples: EvaluationExamples) -> bool:
-    """Return whether the rows of the split are predicted, without prompts, masks or sampling."""
+    """Return whether the split's rows are predicted in full, without prompts, masks or sampling."""
     return examples.target is Target.NEXT_TOKEN and not isinstance(examples.encoded, PromptedRows)
 
 
@@ -172,7 +172,7 @@ def _collect_predictions(examples: EvaluationExamples, batch_size: int) -> tuple
 
 
 def _find_first_row_end(examples: EvaluationExamples) -> int:
-    """Return the first label after the first row of a stream; 0 if nothing is excluded."""
+    """Return the first label after a stream's first row; 0 if nothing is excluded."""
     if not isinstance(examples.encoded, TokenStream) or examples.encoded.offsets is None:
         return 0
     end = int(examples.encoded.offsets[1]) - 1
@@ -180,7 +180,7 @@ def _find_first_row_end(examples: EvaluationExamples) -> int:
 
 
 def _count_document_bytes(examples: EvaluationExamples, split: Split, texts: list[bytes]) -> IntArray:
-    """Return the size of each document. Prompts and tokens that are not predicted do not count."""
+    """Return each document's size in bytes. Prompts and tokens that are not predicted do not count."""
     if not _has_text_rows(examples):
         return np.array([len(text) for text in texts])
     is_stream = isinstance(examples.encoded, TokenStream)
@@ -192,7 +192,7 @@ def _count_document_bytes(examples: EvaluationExamples, split: Split, texts: lis
 
 
 def _build_byte_table(tokenizer: TokenizerProtocol) -> list[bytes]:
-    """Return the text of each token of the vocabulary."""
+    """Return the bytes of each vocabulary token."""
     tokens = [tokenizer.id_to_token(i) for i in range(tokenizer.vocab_size)]
     decoder = json.loads(tokenizer.backend.to_str())["decoder"] if isinstance(tokenizer, CorpusTokenizer) else None
     if decoder and decoder["type"] == "ByteLevel":

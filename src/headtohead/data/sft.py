@@ -1,4 +1,4 @@
-"""Training rows with prompts that are excluded from the loss, as in supervised fine-tuning and distillation.
+"""Training rows whose prompts are excluded from the loss, as in supervised fine-tuning and distillation.
 
 Text used for distillation is split into fixed rows, so that teacher outputs can be cached per row and reused across
 trials.
@@ -22,7 +22,7 @@ from headtohead.data.splits import select_evenly_spaced
 
 @dataclass(frozen=True)
 class PromptedRows(TokenRows):
-    """Rows that start with a prompt, whose tokens are inputs but not predicted."""
+    """Rows that start with a prompt, whose tokens are inputs but are not predicted."""
 
     prompt_lengths: Int64[Tensor, "rows"] | None = None
     """prompt tokens per row; None if only the first token is a prompt"""
@@ -31,7 +31,7 @@ class PromptedRows(TokenRows):
     def grouping_lengths(self) -> Int64[Tensor, "rows"]:
         """The prompt lengths.
 
-        Completions may differ between students, but grouping must be equal so that all students see the same documents.
+        Completions may differ between students, but the grouping must not, so that all students see the same documents.
         """
         return self.lengths if self.prompt_lengths is None else self.prompt_lengths
 
@@ -40,7 +40,7 @@ class PromptedRows(TokenRows):
         return [row.tolist() for row in self.tokens.tensor_split(self.offsets[1:-1])]
 
     def masked(self, batch: Batch, row_indices: Int64[Tensor, "batch"]) -> Batch:
-        """Return a batch of these rows with the labels of the prompts excluded from the loss."""
+        """Return a batch of these rows with the prompt labels excluded from the loss."""
         if self.prompt_lengths is None:
             return batch
         columns = torch.arange(batch.labels.shape[1])
@@ -66,10 +66,10 @@ def build_prompted_rows(
 
 
 def split_into_fixed_rows(encoded: EncodedSplit, context: int, max_rows: int | None = None) -> list[list[int]]:
-    """Split an encoded split into rows of at most `context` + 1 tokens that are equal in every trial.
+    """Split an encoded split into rows of at most `context` + 1 tokens, identical in every trial.
 
-    A stream gives consecutive blocks in which every token but the first is predicted once. At most `max_rows` rows are
-    returned, evenly spaced.
+    A stream becomes consecutive blocks in which every token but the first is predicted once. At most `max_rows` rows
+    are returned, evenly spaced.
     """
     if isinstance(encoded, TokenStream):
         windows = encoded.tokens.unfold(0, context + 1, context)
@@ -84,7 +84,7 @@ def split_into_fixed_rows(encoded: EncodedSplit, context: int, max_rows: int | N
 
 
 class PromptedBatchSchedule(BatchSchedule):
-    """Training batches of rows with prompts."""
+    """Training batches of prompted rows."""
 
     def batch(self, step: int) -> Batch:
         batch = super().batch(step)
@@ -94,7 +94,7 @@ class PromptedBatchSchedule(BatchSchedule):
 
 @dataclass(frozen=True)
 class PromptedEvaluationExamples(EvaluationExamples):
-    """Held-out rows with prompts, of which only the tokens after the prompt are scored."""
+    """Held-out prompted rows, scored only on the tokens after the prompt."""
 
     def _rows(self, rows: TokenRows, batch_size: int) -> Iterator[Batch]:
         assert isinstance(rows, PromptedRows)
@@ -104,7 +104,7 @@ class PromptedEvaluationExamples(EvaluationExamples):
 
 
 def build_prompted_examples(rows: PromptedRows, context: int, pad_id: int) -> PromptedEvaluationExamples:
-    """Build the evaluation examples of rows with prompts; only completions are scored."""
+    """Build the evaluation examples for prompted rows; only completions are scored."""
     num_predictable = (rows.lengths - 1).clamp(max=context)
     num_prompt = torch.zeros_like(num_predictable) if rows.prompt_lengths is None else rows.prompt_lengths - 1
     return PromptedEvaluationExamples(

@@ -1,7 +1,7 @@
 """Corpora as named splits, and the rule that holds out missing ones.
 
-The hash of a row's text decides whether it is held out: equal rows stay together, and adding or reordering rows leaves
-the split of the others unchanged.
+The hash of a row's text decides whether it is held out: equal rows stay together, and adding or reordering rows does
+not move any other row to a different split.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from headtohead.errors import DataError, ValidationIssue, suggest
 TEST_FRACTION = 0.1
 HELD_OUT_TEST = f"no test split: {TEST_FRACTION:.0%} of the rows by hash of the text"
 HELD_OUT_VALIDATION = "of train by hash of the text"
-"""how the origin of a corpus describes splits that its source does not have"""
+"""how a corpus's origin describes splits that its source does not have"""
 DIGEST_LABELS = {True: "classify", False: "language-model"}
 """first entry of the digest; published results identify corpora by their digest, so it must not change"""
 MAX_LABELS = 10_000
 DIGEST_CHUNK_ROWS = 1024
 MAX_RUN_ROWS, MIN_SAMPLED_RUNS = 10, 10
-"""a sample of running text keeps up to ten consecutive rows together, but has ten runs at least"""
+"""a sample of running text keeps up to ten consecutive rows together, but has at least ten runs"""
 
 
 @dataclass(frozen=True)
 class Split:
-    """A named split of a corpus. Labels are indices into the label names of the corpus."""
+    """A named split of a corpus. Labels are indices into the corpus's label names."""
 
     name: str
     role: SplitRole
@@ -51,7 +51,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Splits by name, and the rows from which a tokenizer may be trained."""
+    """Splits by name, and the rows that a tokenizer may be trained on."""
 
     has_labels: bool
     splits: Mapping[str, Split]
@@ -92,11 +92,11 @@ class RawSplit:
 
     @property
     def has_named_rows(self) -> bool:
-        """Whether each row has the name of its document."""
+        """Whether each row names its document."""
         return len(self.documents) > 1
 
     def pick(self, row_mask: Iterable[bool]) -> RawSplit:
-        """Return the rows whose mask is true."""
+        """Return the rows where the mask is True."""
         indices = [i for i, is_selected in enumerate(row_mask) if is_selected]
         return RawSplit(
             tuple(self.rows[i] for i in indices),
@@ -128,7 +128,7 @@ class RawCorpus:
 
 
 def check_raw_corpus(raw_corpus: object, source: str, *, has_labels: bool) -> None:
-    """Raise `DataError` if a source returned something that is not a corpus, or lacks labels that the task needs."""
+    """Raise `DataError` if a source did not return a corpus, or returned one without the labels that the task needs."""
     if not isinstance(raw_corpus, RawCorpus):
         raise DataError(f"source {source!r} must return a RawCorpus, got {type(raw_corpus).__name__}")
     for name in ("train", "validation"):
@@ -188,7 +188,7 @@ def sample_rows(raw_split: RawSplit, limit: int | None) -> RawSplit:
     """Return an even sample of at most `limit` rows in their original order.
 
     Labelled rows are sampled class by class, in proportion. Unlabelled rows are sampled in runs of consecutive rows,
-    which keeps most of the context of running text.
+    which preserves most of the context in running text.
     """
     if limit is None or limit >= (count := len(raw_split.rows)):
         return raw_split
@@ -222,7 +222,7 @@ def describe_origin(raw_corpus: RawCorpus, validation_fraction: float) -> str:
 
 
 def _select_folder_rows(raw_corpus: RawCorpus, validation: RawSplit | None) -> Sequence[str]:
-    """Return the rows of all training files except those held out for validation, which must stay unseen."""
+    """Return the rows from all training files except those held out for validation, which must stay unseen."""
     held_out = set(validation.rows) if validation is not None and raw_corpus.validation is None else set()
     return tuple(row for row in raw_corpus.course_rows or raw_corpus.train.rows if row not in held_out)
 
@@ -265,7 +265,7 @@ def _build_split(name: str, role: SplitRole, raw_split: RawSplit, label_names: t
 
 
 def _build_unknown_label_error(raw_split: RawSplit, row_index: int, label_names: tuple[str, ...]) -> ValidationIssue:
-    """Return the issue for a row with a label that does not occur in train, with the closest known label."""
+    """Return the issue for a row whose label does not occur in train, with the closest known label."""
     assert raw_split.labels is not None
     label = raw_split.labels[row_index]
     line = raw_split.lines[row_index] if raw_split.lines else row_index + 1
@@ -305,7 +305,7 @@ def _iter_json_chunks(
     for i, split in enumerate(splits.values()):
         yield f"{', ' if i else ''}[{_dump_json(split.name)}, {_dump_json(split.role)}, "
         yield from _iter_rows_as_json(split.rows)
-        # Documents are part of the digest where rows name them. A file as a whole is not renamed by its content.
+        # Documents are part of the digest only where rows name them: a file's name says nothing about its content.
         names = f", {_dump_json([split.documents, *split.document_ids])}" if len(split.document_ids) else ""
         yield f", {_dump_json(split.labels)}, {_dump_json(split.separator)}{names}]"
     yield "], "

@@ -1,7 +1,8 @@
 """Rows of text on disk, read in chunks and by index without loading the whole text.
 
 NAME.text holds the concatenated rows in UTF-8; NAME.ends holds the start of each row and the end of the last one
-(int64). Text is read and not memory-mapped, because mapped pages would count as memory of the process during iteration.
+(int64). Text is read rather than memory-mapped, because during iteration, mapped pages would count towards the
+process's memory.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class DiskTextRows(Sequence[str]):
     def __init__(self, folder: Path, name: str, checksums: dict[str, str] | None = None) -> None:
         self.path = folder / f"{name}.text"
         self.checksums = checksums or {}
-        """The SHA-256 of both files by name, if they were written just now."""
+        """The SHA-256 of both files by name, if they have just been written."""
         self.ends: NDArray[np.int64] = memory_map(folder / f"{name}.ends", np.int64)
 
     def __len__(self) -> int:
@@ -78,7 +79,7 @@ class DiskTextRows(Sequence[str]):
                 first_row = chunk_end
 
     def _find_chunk_end(self, first_row: int) -> int:
-        """Return the row after those that fit into one chunk, which has at least one row."""
+        """Return the row after the last one that fits into a chunk; every chunk has at least one row."""
         limit = int(self.ends[first_row]) + READ_CHUNK_BYTES
         return max(first_row + 1, int(np.searchsorted(self.ends, limit, side="right")) - 1)
 
@@ -87,7 +88,7 @@ class DiskTextRows(Sequence[str]):
         return int(self.ends[row]) // 2**20
 
     def compute_shard_boundaries(self, shard_bytes: int) -> list[int]:
-        """Return row numbers, from 0 to the number of rows, that cut the text into shards of about this size."""
+        """Return row numbers, from 0 to the number of rows, that split the text into shards of about this size."""
         total = int(self.ends[-1])
         rows = np.searchsorted(self.ends, np.arange(shard_bytes, total, shard_bytes), side="left")
         return [0, *np.unique(rows[(rows > 0) & (rows < len(self))]).tolist(), len(self)]

@@ -11,12 +11,12 @@ FOLDER, named by a hash of everything the tokens depend on (files, settings, the
   splitN.text, .ends  the rows as text (`text_store`); vocabulary.* hold the vocabulary rows if they are not train's
 
 A folder is built in three stages: text, tokenizer, then tokens in shards, which all cores encode and which are appended
-in order. Each shard adds a line to splitN.jsonl after its tokens. After an interruption, the written part is compared
-with its checksums and the build continues behind it.
+in order. Each shard adds a line to splitN.jsonl after its tokens. After an interruption, the part already written is
+verified against its checksums, and the build continues after it.
 
-Checksums are computed while writing. Opening a folder compares every file with its checksum. The checksum of a
-large file is kept in $XDG_CACHE_HOME/headtohead/checksums with the identity of the file (size, inode, times of the last
-change of content and status), so an unchanged file is not reread; `h2h doctor --deep` reads every byte.
+Checksums are computed while writing. Opening a folder verifies every file against its checksum. A large file's checksum
+is kept in $XDG_CACHE_HOME/headtohead/checksums with the file's identity (size, inode, mtime and ctime), so an unchanged
+file is not reread; `h2h doctor --deep` reads every byte.
 
 Small corpora are cached too: reading and tokenizing the default corpus takes seconds and opening it milliseconds, in
 every worker. The cache is in $XDG_CACHE_HOME/headtohead/corpora (~/.cache unless set). Folders unused for two months
@@ -68,9 +68,9 @@ SCHEMA_VERSION = 4
 MANIFEST_FILE, TEXTS_FILE = "manifest.json", "texts.json"
 MAX_UNUSED_DAYS = 60
 LARGE_FILE_BYTES = 2**20
-"""size from which the checksum of a file is kept, because rereading it takes long"""
+"""size above which a file's checksum is kept, because rereading it takes long"""
 TIMESTAMP_NANOSECONDS = 2 * 10**9
-"""a file that changed more recently may change again without a change of its times"""
+"""a file that changed more recently may change again without changing its timestamps"""
 UNUSABLE_CACHE_ERRORS = (
     *(errno.EACCES, errno.EPERM, errno.EROFS),
     *(errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENAMETOOLONG, errno.ENODEV),
@@ -78,7 +78,7 @@ UNUSABLE_CACHE_ERRORS = (
 )
 """no permission, a path that cannot be created, no file locks"""
 SETTINGS_OUTSIDE_CACHE_KEY = {"word_dropout", "rare_words", "allow_overlap", "monitor"}
-"""the settings of `data` that neither rows nor tokens depend on"""
+"""the `data` settings that neither rows nor tokens depend on"""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def load_tokenized_corpus(
 
 
 def tokenize_in_memory(data: DataConfig, *, has_labels: bool, base_folder: Path = Path()) -> TokenizedCorpus:
-    """Return the same corpus without the disk. The reference implementation for the cache."""
+    """Return the same corpus without using the disk. The reference implementation for the cache."""
     corpus = loading.load_corpus(data, has_labels=has_labels, base_folder=base_folder)
     tokenizer = train_tokenizer(data, corpus, base_folder=base_folder)
     encoded = {
@@ -160,7 +160,7 @@ def get_checksum(path: Path) -> str:
 def _identify_file(path: Path) -> dict[str, int]:
     """Return the identity of a cached file, which changes with every write.
 
-    It includes the time of the last status change, which a program cannot set.
+    It includes the ctime, which a program cannot set.
     """
     stat = path.stat()
     return {
@@ -173,7 +173,7 @@ def _identify_file(path: Path) -> dict[str, int]:
 
 
 def _hash_source_code() -> str:
-    """Return a hash of this package: other rules for rows, splits or words give other tokens."""
+    """Return a hash of this package's code: changing the rules for rows, splits or words changes the tokens."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())
@@ -188,7 +188,7 @@ def _hash_json(value: Any) -> str:
 
 
 def find_damaged_caches() -> dict[Path, str | None]:
-    """Return every complete folder of the cache and its error or None, after reading every byte."""
+    """Read every byte of every complete cache folder; return each folder with its error or None."""
     folders = sorted(path.parent for path in get_cache_folder("corpora").glob(f"*/{MANIFEST_FILE}"))
     return {folder: _find_cache_error(folder, compute_sha256) for folder in folders}
 
@@ -235,7 +235,7 @@ def _open_cache(folder: Path, data: DataConfig, has_labels: bool) -> TokenizedCo
 
 
 def _open_corpus(folder: Path, texts: Mapping[str, Any], has_labels: bool) -> Corpus:
-    """Return the corpus with its rows on disk. `texts` describes it as `_write_corpus_texts` wrote it."""
+    """Return the corpus with its rows on disk. `texts` is the description that `_write_corpus_texts` wrote."""
     splits = {}
     for i, split in enumerate(texts["splits"]):
         labels = tuple(np.fromfile(folder / f"split{i}.labels", np.int64).tolist()) if split["has_labels"] else None
@@ -268,7 +268,7 @@ def _build_cache(
 ) -> TokenizedCorpus:
     """Read, tokenize and store a corpus in a cache folder, under a lock; return the opened cache.
 
-    A corrupted cache is removed first. Texts and tokenizer of an interrupted build are reused.
+    A corrupted cache is removed first. The texts and the tokenizer of an interrupted build are reused.
     """
     with lock_cache_folder(folder):
         error_message = _find_cache_error(folder)  # another process may have built it while this one waited
@@ -294,7 +294,7 @@ def _build_cache(
 
 
 def _clear_folder(folder: Path) -> None:
-    """Remove the files of a folder. They are not truncated, because another process may have mapped them."""
+    """Remove a folder's files. They are not truncated, because another process may have mapped them."""
     for path in folder.iterdir():
         if path.name != ".lock":
             path.unlink()
@@ -303,9 +303,9 @@ def _clear_folder(folder: Path) -> None:
 def _write_corpus_texts(
     folder: Path, data: DataConfig, has_labels: bool, base_folder: Path, on_progress: ProgressCallback
 ) -> Corpus:
-    """Write rows, labels and documents of all splits.
+    """Write the rows, labels and documents of all splits.
 
-    Files of an interrupted build are reused if their checksums match.
+    Files from an interrupted build are reused if their checksums match.
     """
     if (folder / TEXTS_FILE).is_file():
         texts = read_json(folder / TEXTS_FILE)
@@ -351,9 +351,9 @@ def _write_corpus_texts(
 
 
 def _load_or_train_tokenizer(folder: Path, data: DataConfig, corpus: Corpus, base_folder: Path) -> CorpusTokenizer:
-    """Return the tokenizer of the cache folder; train and save it first if it is missing."""
+    """Return the cache folder's tokenizer; train and save it first if it is missing."""
     texts = read_json(folder / TEXTS_FILE)
-    if TOKENIZER_FILE not in texts["files"]:  # `_write_corpus_texts` has compared it with its checksum
+    if TOKENIZER_FILE not in texts["files"]:  # `_write_corpus_texts` has verified its checksum
         train_tokenizer(data, corpus, base_folder=base_folder).save(folder)
         texts["files"][TOKENIZER_FILE] = compute_sha256(folder / TOKENIZER_FILE)
         write_json(folder / TEXTS_FILE, texts)

@@ -28,7 +28,7 @@ from headtohead.data.tokenizers import CorpusTokenizer
 from headtohead.progress import ProgressCallback, ProgressReporter
 
 SHARD_BYTES = 2**22
-"""bytes of text encoded at a time, and the work that a kill loses per core"""
+"""bytes of text encoded at a time, which is also the work lost per core if the process is killed"""
 READ_CHUNK_BYTES = 2**22
 
 Checksum = Any
@@ -55,7 +55,7 @@ class SplitTokenization:
     data: DataConfig
 
     def path(self, suffix: str) -> Path:
-        """Return the path of a file of this split."""
+        """Return the path of one of this split's files."""
         return self.folder / f"{self.name}.{suffix}"
 
     @property
@@ -72,7 +72,7 @@ class SplitTokenization:
 
 
 def write_tokens(job: SplitTokenization, on_progress: ProgressCallback) -> dict[str, str]:
-    """Write the tokens, row offsets and counts of a split.
+    """Write a split's tokens, row offsets and counts.
 
     Returns the SHA-256 of each file by name, computed while writing, not from the file.
     """
@@ -104,7 +104,7 @@ def write_tokens(job: SplitTokenization, on_progress: ProgressCallback) -> dict[
 
 
 def _resume(job: SplitTokenization) -> tuple[int, int, dict[str, Checksum]]:
-    """Truncate the files to the shards that are intact; return their rows, tokens and running checksums.
+    """Truncate the files to the intact shards; return their rows, tokens and running checksums.
 
     A shard is intact if the files are long enough and have the recorded checksums up to its end.
     """
@@ -131,7 +131,7 @@ def _resume(job: SplitTokenization) -> tuple[int, int, dict[str, Checksum]]:
 
 
 def _hash_shards(path: Path, shards: list[tuple[int, str]]) -> list[Checksum]:
-    """Return the running checksum at the start of the file and at the end of each leading shard that is intact.
+    """Return the running checksum at the start of the file and at the end of each leading intact shard.
 
     `shards` holds the position and the expected checksum of each end.
     """

@@ -1,9 +1,9 @@
-"""Limit the time and memory that the tokenizer of somebody else may take.
+"""Limit the time and memory that an untrusted tokenizer may use.
 
-A tokenizer.json may contain regular expressions whose time grows with the cube of the text, replacements that double
-it, or padding to any length, and the tokenizers library cannot be interrupted. `TokenizerGuard` therefore tries each
-text in a child process with limits first; what it has encoded there within them is then encoded in this process.
-`python -m headtohead.data.tokenizer_guard` is the command of the child; see `json_channel` for the protocol.
+A tokenizer.json may contain regular expressions that take cubic time, replacements that double the text, or padding to
+any length, and the tokenizers library cannot be interrupted. `TokenizerGuard` therefore first tries each text in a
+child process with limits; only a text that was encoded within them is then encoded in this process. `python -m
+headtohead.data.tokenizer_guard` starts the child; see `json_channel` for the protocol.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from headtohead.errors import DataError
 from headtohead.json_channel import ChildExitedError, ChildProcess, ParentChannel
 
 CPU_SECONDS = 5.0
-"""CPU time of one call; a second more for every `CHARACTERS_PER_SECOND` characters"""
+"""CPU time for one call, plus one second for every `CHARACTERS_PER_SECOND` characters"""
 CHARACTERS_PER_SECOND = 50_000
 MAX_ADDRESS_SPACE = 1 << 30
 TIMEOUT_SECONDS = 600.0
 """for a child that gets no CPU time"""
 ANY_CHARACTER_PATTERN = "(?m)."  # in Oniguruma, (?m) lets a period match line breaks
 MAX_WORD_CHARS = 1000
-"""a WordPiece model takes time that grows with the square of the length of words up to its limit"""
+"""a WordPiece model takes time quadratic in the word length, up to its limit"""
 
 
 class TokenizerGuard:
-    """Checks that a tokenizer can encode a text within limits. The child is started by the first text."""
+    """Checks that a tokenizer can encode a text within limits. The child process starts with the first text."""
 
     def __init__(self, tokenizer_json: str) -> None:
         self._tokenizer_json = tokenizer_json
@@ -58,7 +58,7 @@ class TokenizerGuard:
             request["tokenizer"] = self._tokenizer_json
         try:
             self._child.ask({**request, "cpu_seconds": cpu_seconds}, TIMEOUT_SECONDS)
-        except BaseException as error:  # also if the request was cancelled: its child would go on
+        except BaseException as error:  # also if the request was cancelled: its child would keep running
             _close(self._child)
             was_slow = self._child.process.returncode == -signal.SIGPROF
             self._child = None
@@ -100,7 +100,7 @@ def _list_foreign_patterns(component: object) -> set[str]:
 
 
 def _iterate_patterns(component: object) -> Iterator[object]:
-    """Yield pattern and replacement of every component inside a normalizer, pre-tokenizer or decoder."""
+    """Yield the pattern and replacement of every component in a normalizer, pre-tokenizer or decoder."""
     if isinstance(component, dict):
         if "pattern" in component:
             yield component["pattern"], component.get("content")
@@ -118,7 +118,7 @@ _OWN_PATTERNS = {
 
 
 def main() -> None:
-    """Encode or decode what the parent sends, with limits of memory and CPU time. The signal of the timer is fatal."""
+    """Encode or decode what the parent sends, with memory and CPU time limits. The timer's signal is fatal."""
     channel = ParentChannel()
     from tokenizers import Tokenizer
 

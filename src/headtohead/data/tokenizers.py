@@ -1,4 +1,4 @@
-"""Tokenizers of a corpus: words, characters, bytes, BPE trained on the corpus, or an existing tokenizer.json.
+"""Corpus tokenizers: words, characters, bytes, BPE trained on the corpus, or an existing tokenizer.json.
 
 All are built with the `tokenizers` library, so that tokenizer.json alone reproduces them. Each kind is one function
 whose keyword-only arguments are its options. `<pad>`, `<unk>`, `<s>` and `</s>` are vocabulary entries that are never
@@ -31,7 +31,7 @@ from headtohead.errors import DataError, ValidationIssue
 TOKENIZER_FILE = "tokenizer.json"
 ENCODE_CHUNK_ROWS = 2048
 PAD_TOKEN, UNK_TOKEN, BOS_TOKEN, EOS_TOKEN = "<pad>", "<unk>", "<s>", "</s>"
-# Names of the same tokens in other vocabularies; the first one found is used.
+# Names that other vocabularies use for these tokens; the first one found is used.
 SPECIAL_TOKEN_ALIASES = {
     "pad": (PAD_TOKEN, "[PAD]", "<|padding|>", "<|endoftext|>"),
     "unknown": (UNK_TOKEN, "[UNK]", "<UNK>"),
@@ -65,7 +65,7 @@ class TokenizerProtocol(Protocol):
 
 
 class CorpusTokenizer:
-    """Converts text to token ids and back. A thin wrapper of `tokenizers.Tokenizer`."""
+    """Converts text to token ids and back. A thin wrapper around `tokenizers.Tokenizer`."""
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
@@ -86,7 +86,7 @@ class CorpusTokenizer:
         return next((token_id for token_id in ids if token_id is not None), None)
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of a text, without special tokens."""
+        """Return a text's token ids, without special tokens."""
         if self.guard is not None:
             self.guard.check([text])
         with translate_backend_errors():
@@ -108,7 +108,7 @@ class CorpusTokenizer:
         return token_ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids, without padding, start and stop tokens."""
+        """Return the decoded text, without padding, start and stop tokens."""
         hidden_ids = {self.pad_id, self.bos_id, self.eos_id}
         shown_ids = [token_id for token_id in ids if token_id not in hidden_ids]
         if self.guard is not None:
@@ -118,7 +118,7 @@ class CorpusTokenizer:
         return text
 
     def id_to_token(self, id: int) -> str:
-        """Return the vocabulary entry of an id. Raise `IndexError` if there is none."""
+        """Return the vocabulary entry for an id. Raise `IndexError` if there is none."""
         token = self.backend.id_to_token(id)
         if token is None:
             raise IndexError(f"no token {id} in a vocabulary of {self.vocab_size}")
@@ -132,7 +132,7 @@ class CorpusTokenizer:
 
     @classmethod
     def load(cls, path: Path | str) -> CorpusTokenizer:
-        """Load a tokenizer.json, given its path or its folder. Raise `DataError` if it is missing or invalid."""
+        """Load a tokenizer.json, given its path or folder. Raise `DataError` if it is missing or invalid."""
         path = Path(path)
         path = path / TOKENIZER_FILE if path.is_dir() else path
         if not path.is_file():
@@ -155,7 +155,7 @@ class CorpusTokenizer:
 
 @contextmanager
 def translate_backend_errors() -> Iterator[None]:
-    """Raise `DataError` for errors of the tokenizers library.
+    """Turn errors raised by the tokenizers library into `DataError`.
 
     Some tokenizers that the library loads make it panic when used; a panic is not an `Exception` in Python.
     """
@@ -172,7 +172,7 @@ def translate_backend_errors() -> Iterator[None]:
 def train_tokenizer(data: DataConfig, corpus: Corpus, *, base_folder: Path = Path()) -> CorpusTokenizer:
     """Return the tokenizer that `data` describes, trained on the vocabulary rows of the corpus.
 
-    A relative path of a tokenizer file starts at `base_folder`.
+    A relative tokenizer path starts at `base_folder`.
     """
     if issues := validate_component(data.tokenizer, TOKENIZER_BUILDERS, "tokenizer", "data.tokenizer"):
         raise build_file_error("data.tokenizer", issues)
@@ -280,7 +280,7 @@ TOKENIZER_BUILDERS: dict[str, Callable[..., Backend]] = {
 
 
 def _list_special_tokens(*, has_unk: bool, add_bos_eos: bool, add_mask: bool) -> list[str]:
-    """Return the special tokens of a vocabulary, padding first."""
+    """Return a vocabulary's special tokens, padding first."""
     optional = (
         (UNK_TOKEN, has_unk),
         (BOS_TOKEN, add_bos_eos),
@@ -318,7 +318,7 @@ def _infer_kind(tokenizer_json: dict[str, Any]) -> str:
 
 
 def _is_treebank_normalizer(normalizer: dict[str, Any] | None) -> bool:
-    """Return whether a normalizer has exactly the Penn Treebank rules."""
+    """Return whether a normalizer consists of exactly the Penn Treebank rules."""
     steps = (normalizer or {}).get("normalizers", [])
     rules = [(step["pattern"]["Regex"], step["content"]) for step in steps if step["type"] == "Replace"]
     return rules == list(treebank.TREEBANK_RULES)

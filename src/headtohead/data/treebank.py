@@ -1,4 +1,4 @@
-"""Penn Treebank word tokenization as normalizers of the `tokenizers` library.
+"""Penn Treebank word tokenization, implemented as normalizers for the `tokenizers` library.
 
 Splits contractions (do|n't), possessives ('s), quotes (`` and '') and final periods, but not those of abbreviations.
 The rules are those of `word_tokenize` in NLTK 3.8.1; as normalizers, they are part of tokenizer.json, which alone
@@ -107,7 +107,7 @@ _DETOKENIZATION_RULES = (
 
 
 ALL_RULES = (*TREEBANK_RULES, (r"\A", " "), *_DETOKENIZATION_RULES)
-"""patterns and replacements of the normalizer and the decoder; their time grows linearly with the text"""
+"""patterns and replacements of the normalizer and the decoder; they take linear time"""
 
 
 def build_normalizer(*, lowercase: bool) -> normalizers.Normalizer:

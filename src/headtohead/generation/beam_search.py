@@ -19,23 +19,23 @@ from headtohead.nn.protocol import Decoder
 
 @dataclass(frozen=True)
 class BeamHypothesis:
-    """A finished hypothesis of beam search."""
+    """A finished beam search hypothesis."""
 
     ids: tuple[int, ...]
     """new tokens, without the stop token"""
     score: float
     """log-likelihood divided by length to the power of the length penalty"""
     has_stop_token: bool
-    """whether it ended at a stop token and not at the maximum length"""
+    """whether it ended at a stop token rather than at the maximum length"""
 
 
 def beam_search(
     model: Decoder, prompt_ids: Sequence[int], strategy: Strategy, stop_token_ids: tuple[int, ...], max_new_tokens: int
 ) -> list[BeamHypothesis]:
-    """Return the best finished hypotheses of a prompt, best first.
+    """Return the best finished hypotheses for a prompt, best first.
 
-    At each step the most likely continuations of all beams are kept. One that ends counts only if it ranks among the
-    first `beams`. The search ends when no beam can exceed the worst finished hypothesis. Follows transformers'
+    At each step the most likely continuations of all beams are kept. A continuation that ends counts only if it ranks
+    among the first `beams`. The search stops when no beam can beat the worst finished hypothesis. Follows transformers'
     `generate` and Wu et al. 2016, arXiv:1609.08144.
     """
     num_beams, length_penalty = strategy.get_option("beams"), float(strategy.get_option("length_penalty"))
@@ -81,7 +81,7 @@ def _compute_log_probs(
 def _is_search_done(
     hypotheses: Sequence[BeamHypothesis], best_log_prob: float, length: int, max_new_tokens: int, strategy: Strategy
 ) -> bool:
-    """Return whether no beam can exceed the worst finished hypothesis.
+    """Return whether no beam can beat the worst finished hypothesis.
 
     `best_log_prob` is the log-likelihood of the best unfinished beam, which has `length` new tokens.
     """
@@ -96,7 +96,7 @@ def _is_search_done(
 
 
 class _ContrastiveSearchState:
-    """A sequence with the hidden states of its tokens, (length, width), and its next-token logits, (1, vocab)."""
+    """A sequence with its tokens' hidden states, (length, width), and its next-token logits, (1, vocab)."""
 
     def __init__(self, model: Decoder, prompt_ids: Sequence[int]) -> None:
         self.model, self.token_ids = model, list(prompt_ids)
@@ -144,7 +144,7 @@ class _ContrastiveSearchState:
     def _evaluate_candidates(
         self, candidate_ids: Sequence[int]
     ) -> tuple[Float[Tensor, "rows width"], Float[Tensor, "rows vocab"]]:
-        """Return the hidden state of each candidate and the next-token logits after it."""
+        """Return each candidate's hidden state and the next-token logits after it."""
         if self.cache is None:
             prefix = self.token_ids[self.window_start :]
             hidden_states, logits = self._forward([[*prefix, token] for token in candidate_ids])
@@ -160,8 +160,8 @@ def contrastive_search(
     """Yield tokens indefinitely, each with a flag that is true once the sequence has exceeded the context.
 
     Selects, among the k most likely tokens, the one with the largest (1 - alpha) * probability - alpha * similarity,
-    where similarity is the largest cosine between its hidden state and those of the sequence so far. Su et al. 2022,
-    arXiv:2202.06417.
+    where similarity is the largest cosine similarity between its hidden state and those of the sequence so far. Su et
+    al. 2022, arXiv:2202.06417.
     """
     state = _ContrastiveSearchState(model, prompt_ids)
     while True:

@@ -3,8 +3,9 @@
 Without hidden state, a continuation does not depend on the rest of its batch, and two strategies with the same seed use
 the same random numbers, which pairs them. Tokens are sampled by an exponential race: token i arrives at time E_i / p_i
 with E_i exponential, and the first arrival is a draw from p (the Gumbel-max trick before its logarithm, Maddison et al.
-2014, arXiv:1411.0030). The race is also stable. Logits of a row alone and in a batch differ in their last digits; this
-changes the winner only if two arrivals nearly coincide, whereas an inverse cumulative sum accumulates all errors.
+2014, arXiv:1411.0030). The race is also stable. A row's logits differ in their last digits depending on whether it is
+processed alone or in a batch; this changes the winner only if two arrivals nearly coincide, whereas an inverse
+cumulative sum accumulates all errors.
 
 The generator is a hash of the counter: SplitMix64 (Steele et al. 2014) derives two 32-bit keys per step, and two rounds
 of multiply and xor-shift with the constants of C. Wellons' lowbias32 mix in the token id. Kept instead of numpy's
@@ -36,7 +37,7 @@ _GOLDEN32 = np.uint32(0x9E3779B9)
 
 
 def derive_continuation_key(seed: int, prompt_ids: Sequence[int], sample_index: int) -> int:
-    """Return the random key of one continuation: a function of the seed, the prompt and the sample index."""
+    """Return one continuation's random key: a function of the seed, the prompt and the sample index."""
     return rng.derive_seed(seed, "decode", sample_index, *prompt_ids)
 
 
@@ -69,7 +70,7 @@ class CounterRNG:
 
 
 class HashBuffer:
-    """Working memory of `hash_uniforms`."""
+    """Working memory for `hash_uniforms`."""
 
     def __init__(self, steps: int, rows: int, vocab_size: int) -> None:
         self.mixed, self.shifted = np.empty((2, steps, rows, vocab_size), dtype=np.uint32)
@@ -107,18 +108,18 @@ def uniform_to_exponential(uniforms: Float[np.ndarray[Any, Any], "..."]) -> NDAr
 
 
 def scalar_uniform_to_exponential(uniform: float) -> float:
-    """Return `uniform_to_exponential` of a single number."""
+    """Return `uniform_to_exponential` for a single number."""
     return -math.log1p(-min(uniform * 2.0**-31, MAX_UNIFORM)) * 2.0**31
 
 
 def _xorshift_right(x: NDArray[np.uint32], buffer: NDArray[np.uint32], shift: int) -> None:
-    """Replace x by x ^ (x >> shift) in place, with `buffer` as working memory."""
+    """Replace x with x ^ (x >> shift) in place, using `buffer` as working memory."""
     np.right_shift(x, np.uint32(shift), out=buffer)
     x ^= buffer
 
 
 def _splitmix64(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the SplitMix64 finalizer of each number."""
+    """Apply the SplitMix64 finalizer to each number."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: NDArray[np.uint64] = x ^ (x >> np.uint64(31))
@@ -127,5 +128,5 @@ def _splitmix64(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 @lru_cache(maxsize=8)
 def _compute_token_counters(vocab: int) -> NDArray[Any]:
-    """Return the counter of each token id, (vocab,)."""
+    """Return the counter for each token id, (vocab,)."""
     return np.arange(vocab, dtype=np.uint32) * _GOLDEN32

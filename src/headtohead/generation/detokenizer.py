@@ -16,9 +16,9 @@ REPLACEMENT_CHARACTER = "\ufffd"
 
 
 def encode_prompt(tokenizer: Any, prompt: str, *, use_chat_template: bool = False) -> list[int]:
-    """Return the token ids of a prompt, with a start token if the model was trained with one.
+    """Return a prompt's token ids, with a start token if the model was trained with one.
 
-    `use_chat_template` applies the chat template of a pretrained model. Raise `ModelError` if the prompt is empty and
+    `use_chat_template` applies a pretrained model's chat template. Raise `ModelError` if the prompt is empty and
     there is no start token.
     """
     if use_chat_template:
@@ -47,9 +47,9 @@ def get_stop_token_ids(tokenizer: Any) -> tuple[int, ...]:
 
 
 def decode_continuation(tokenizer: Any, prompt_ids: Sequence[int], new_token_ids: Sequence[int]) -> str:
-    """Return the text of the new tokens after a prompt, including a space between the two."""
+    """Return the decoded text of the new tokens after a prompt, including a space between the two."""
     prompt_text, full_text = tokenizer.decode(prompt_ids), tokenizer.decode([*prompt_ids, *new_token_ids])
-    # If the first new token merges with the end of the prompt, the texts differ before the end of the prompt.
+    # If the first new token merges with the end of the prompt, the two texts diverge before the prompt ends.
     pairs = enumerate(zip(prompt_text, full_text, strict=False))
     start = next(
         (position for position, (prompt_character, character) in pairs if prompt_character != character),

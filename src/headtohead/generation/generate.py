@@ -47,7 +47,7 @@ class Continuation:
     prompt: int
     """index of the prompt"""
     sample: int
-    """index of the sample of this prompt"""
+    """index of the sample for this prompt"""
     ids: tuple[int, ...]
     """the new tokens, without the stop token"""
     text: str
@@ -113,7 +113,7 @@ def stream_generate(
 
 
 def _build_continuation(sequence: SequenceState, tokenizer: Any) -> Continuation:
-    """Return the generated continuation of a finished sequence."""
+    """Return the continuation generated for a finished sequence."""
     assert sequence.finish_reason is not None
     if sequence.detokenizer is not None:
         text = sequence.detokenizer.text
@@ -127,7 +127,7 @@ SequenceUpdates = list[tuple[SequenceState, list[int]]]
 
 
 def _run_job(job: GenerationJob) -> Iterator[SequenceUpdates]:
-    """Generate until every sequence is finished; yield the updates of each step."""
+    """Generate until every sequence is finished; yield each step's updates."""
     has_warned = False
     with evaluation_mode(job.model):
         for sequences in _iter_batches(job):
@@ -153,7 +153,7 @@ def evaluation_mode(model: Decoder) -> Iterator[None]:
 
 
 def _generate_batch(job: GenerationJob, sequences: list[SequenceState]) -> Iterator[tuple[SequenceUpdates, bool]]:
-    """Yield the updates of each step and whether a sequence has exceeded the context."""
+    """Yield each step's updates and whether a sequence has exceeded the context."""
     check_search_supported(job)
     if job.strategy.mode == "beam":
         yield from _generate_with_beam_search(job, sequences)
@@ -190,7 +190,7 @@ def _generate_token_by_token(
 
 
 def build_rng(job: GenerationJob, sequences: Sequence[SequenceState], session: DecodingSession) -> CounterRNG:
-    """Return the random numbers for these sequences."""
+    """Return the random number generator for these sequences."""
     keys = [derive_continuation_key(job.seed, sequence.prompt_ids, sequence.sample) for sequence in sequences]
     return CounterRNG(keys, session.logits.shape[-1])
 
@@ -204,7 +204,7 @@ def select_next_tokens(
     rng: CounterRNG,
     step: int,
 ) -> list[int]:
-    """Return the next token of each row of the session."""
+    """Return the next token for each row in the session."""
     state = GenerationState(session.rows, prompt_lengths, stop_token_ids)
     if strategy.mode == "greedy":
         return select_greedy_tokens(session.logits, strategy.logits_processors, state)
@@ -214,7 +214,7 @@ def select_next_tokens(
 def _generate_with_beam_search(
     job: GenerationJob, sequences: list[SequenceState]
 ) -> Iterator[tuple[SequenceUpdates, bool]]:
-    """Use the hypotheses of a prompt, best first, as its samples."""
+    """Use a prompt's hypotheses, best first, as its samples."""
     hypotheses_by_prompt: dict[int, list[beam_search.BeamHypothesis]] = {}
     for sequence in sequences:
         if sequence.prompt not in hypotheses_by_prompt:
@@ -257,12 +257,12 @@ def _iter_batches(job: GenerationJob) -> Iterator[list[SequenceState]]:
 
 
 def has_batch_interaction(model: Decoder) -> bool:
-    """Return whether rows of a batch influence each other, so that each sequence needs a separate batch."""
+    """Return whether rows in a batch influence each other, so that each sequence needs its own batch."""
     return isinstance(model, Transformer) and "batch-independence" in model.violates
 
 
 def check_search_supported(job: GenerationJob) -> None:
-    """Raise `ModelError` if the strategy is a search and the rows of a batch influence each other."""
+    """Raise `ModelError` if the strategy is a search and rows in a batch influence each other."""
     if job.strategy.mode in ("beam", "contrastive") and has_batch_interaction(job.model):
         raise ModelError(
             f"{job.strategy.name}: not available for this model, because the rows of a batch influence each other"
@@ -270,7 +270,7 @@ def check_search_supported(job: GenerationJob) -> None:
 
 
 def warn_context_overflow(model: Decoder) -> None:
-    """Warn that the oldest tokens of a sequence are dropped."""
+    """Warn that a sequence's oldest tokens are dropped."""
     num_dropped = max(1, model.context // WINDOW_SHIFT_DIVISOR)
     warnings.warn(
         f"the text is longer than the model's context of {model.context} tokens: its oldest tokens are dropped, "
@@ -283,7 +283,7 @@ def warn_context_overflow(model: Decoder) -> None:
 def sample_continuation_ids(
     model: Decoder, prompt_ids: Sequence[int], max_new_tokens: int, *, seed: int, stop_token_id: int | None = None
 ) -> list[int]:
-    """Return the token ids of one sampled continuation, without the stop token and without warnings.
+    """Return one sampled continuation's token ids, without the stop token and without warnings.
 
     Used for the samples that a trial records.
     """

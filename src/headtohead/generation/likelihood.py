@@ -1,10 +1,10 @@
-"""Compute the loss of a continuation given its prompt, under the model that generated it or another one.
+"""Compute a continuation's loss given its prompt, under the model that generated it or a different one.
 
-The generating model is evaluated on the tokens it sampled. Another model has another tokenizer, so it receives the
-text: prompt and continuation are encoded together, and the tokens after those shared with the prompt belong to the
-continuation. Losses per token of two models are not comparable, so the number of bytes is returned too. Sequences of
-equal length form a batch without padding; in a sequence longer than the context, each token is predicted from at least
-half a context.
+The generating model is evaluated on the tokens it sampled. A different model has its own tokenizer, so it receives
+text: the prompt and continuation are encoded together, and the tokens after those shared with the prompt belong to the
+continuation. Two models' per-token losses are not comparable, so the number of bytes is returned too. Sequences of
+equal length form unpadded batches; in a sequence longer than the context, each token is predicted from at least half a
+context.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from headtohead.nn.kv_cache import DecodingCache
 from headtohead.nn.token_losses import compute_token_losses
 
 BATCH_SIZE = 16
-"""sequences per batch; the logits of more do not fit into the processor cache"""
+"""sequences per batch; logits for more would not fit into the processor cache"""
 TokenIds = Sequence[int]
 
 
 @dataclass(frozen=True)
 class Likelihood:
-    """The loss of a text in nats, with its number of tokens and bytes."""
+    """A text's loss in nats, with its number of tokens and bytes."""
 
     loss: float
     tokens: int
     bytes: int
     unknown: int = 0
-    """number of unknown tokens, whose loss is too low"""
+    """number of out-of-vocabulary tokens, whose loss is too low"""
 
 
 def compute_continuation_losses(
@@ -56,7 +56,7 @@ def compute_continuation_losses(
 
 
 def _group_rows_by_length(lengths: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
-    """Yield batches of rows with equal context and continuation lengths, to compute their likelihoods together."""
+    """Yield batches of rows with equal context and continuation lengths, whose likelihoods are computed together."""
     groups: dict[tuple[int, int], list[int]] = defaultdict(list)
     for row, pair in enumerate(lengths):
         groups[pair].append(row)
@@ -69,7 +69,7 @@ def _group_rows_by_length(lengths: Sequence[tuple[int, int]]) -> Iterator[list[i
 def _compute_batch_losses(
     model: Any, contexts: Sequence[TokenIds], continuations: Sequence[TokenIds]
 ) -> Float[Tensor, " rows"]:
-    """Return the losses of a batch, (rows,), in which all contexts and all continuations have equal lengths."""
+    """Return the losses for a batch, (rows,), in which all contexts and all continuations have equal lengths."""
     continuation_start, length = len(contexts[0]), len(contexts[0]) + len(continuations[0])
     cache = model.create_cache() if length - 1 <= model.context else None
     if cache is None:
@@ -84,7 +84,7 @@ def _compute_batch_losses(
 def compute_losses_uncached(
     model: Any, input_ids: Int[Tensor, "rows length"], continuation_start: int
 ) -> Float[Tensor, " rows"]:
-    """Return the loss of the tokens from `continuation_start` on, (rows,). The reference implementation."""
+    """Return the loss on the tokens from `continuation_start` on, (rows,). The reference implementation."""
     total = torch.zeros(len(input_ids), dtype=torch.float64)
     for window_start, start, end in iter_sliding_windows(input_ids.shape[1], continuation_start, int(model.context)):
         logits = model(input_ids[:, window_start : end - 1]).logits[:, start - window_start - 1 :]
@@ -95,9 +95,9 @@ def compute_losses_uncached(
 def compute_losses_cached(
     model: Any, cache: DecodingCache, contexts: Sequence[tuple[int, ...]], continuations: Int[Tensor, "rows new"]
 ) -> Float[Tensor, " rows"]:
-    """Return the losses of `compute_losses_uncached`, (rows,), processing each distinct context once.
+    """Return the same losses as `compute_losses_uncached`, (rows,), processing each distinct context once.
 
-    Continuations start from the KV cache of their context.
+    Continuations start from their context's KV cache.
     """
     unique_rows = {ids: row for row, ids in enumerate(dict.fromkeys(contexts))}
     logits = model.next_token_logits(torch.tensor([list(ids) for ids in unique_rows]), cache=cache)
@@ -112,7 +112,7 @@ def compute_losses_cached(
 def _sum_cross_entropy(
     logits: Float[Tensor, "rows new vocab"], labels: Int[Tensor, "rows new"]
 ) -> Float[Tensor, " rows"]:
-    """Return the summed loss of each row in nats, (rows,)."""
+    """Return each row's total loss in nats, (rows,)."""
     return compute_token_losses(logits, labels).sum(-1)
 
 
@@ -134,7 +134,7 @@ def iter_sliding_windows(
 def compute_text_likelihoods(
     model: Any, tokenizer: Any, prompts: Sequence[str], continuations: Sequence[str]
 ) -> list[Likelihood]:
-    """Return the likelihood of each text given its prompt, with this model's tokenizer. Duplicates are scored once."""
+    """Return each text's likelihood given its prompt, with this model's tokenizer. Duplicates are scored once."""
     rows = list(zip(prompts, continuations, strict=True))
     unique_rows = list(dict.fromkeys(rows))
     encoded = [encode_pair(tokenizer, *row) for row in unique_rows]
@@ -147,7 +147,7 @@ def compute_text_likelihoods(
 
 
 def encode_pair(tokenizer: Any, prompt: str, continuation: str) -> tuple[list[int], list[int]]:
-    """Encode both together; return the tokens shared with the prompt alone, and the rest.
+    """Encode prompt and text together; return the tokens shared with the prompt alone, and the rest.
 
     A token that spans the boundary belongs to the continuation.
     """

@@ -3,8 +3,8 @@
     [TemperatureLogitsProcessor(0.9), TopPLogitsProcessor(0.7)]
 
 A processor takes the logits of all rows, (rows, vocab), and the `GenerationState`, and returns new logits. Removed
-tokens have a logit of minus infinity; tokens of equal probability are kept or removed together. Each processor gives
-the results of its counterpart in transformers, where there is one.
+tokens have a logit of minus infinity; equally likely tokens are kept or removed together. Each processor gives the same
+results as its counterpart in transformers, if there is one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MASKED_LOGIT = -math.inf
 
 @dataclass
 class GenerationState:
-    """The tokens of each row of a batch so far."""
+    """The tokens so far in each row of a batch."""
 
     rows: Sequence[Sequence[int]]
     """prompt and continuation"""
@@ -36,7 +36,7 @@ class GenerationState:
     stop_ids: tuple[int, ...] = ()
 
     def get_new_ids(self, row: int) -> Sequence[int]:
-        """Return the continuation of a row."""
+        """Return a row's continuation."""
         return self.rows[row][self.prompt_lengths[row] :]
 
 
@@ -54,7 +54,7 @@ class TruncationProcessor:
         raise NotImplementedError
 
     def is_kept(self, probs: ProbabilityRow, token_prob: float) -> bool:
-        """Return whether a token of probability `token_prob` is kept, given the probabilities of its row."""
+        """Return whether a token with probability `token_prob` is kept, given its row's probabilities."""
         raise NotImplementedError
 
 
@@ -275,7 +275,7 @@ class NoBadWordsLogitsProcessor:
         check_option("ban", self.sequences or self.texts, allowed, has_valid_ids and all(self.texts))
 
     def encode_texts(self, encode: Callable[[str], Sequence[int]]) -> NoBadWordsLogitsProcessor:
-        """Return the processor with its texts as token ids, both at the start of a word and within one."""
+        """Return the processor with its texts as token ids, as encoded both at the start of a word and within one."""
         encoded = {tuple(encode(form)) for text in self.texts for form in (text, f" {text}")}
         return NoBadWordsLogitsProcessor((*self.sequences, *sorted(ids for ids in encoded if ids)))
 
@@ -337,7 +337,7 @@ class ForcedEOSTokenLogitsProcessor:
 def _update_token_logits(
     logits: Logits, token_ids: Sequence[Sequence[int]], update: Callable[[Tensor], Tensor]
 ) -> Logits:
-    """Return the logits with `update` applied to the given tokens of each row."""
+    """Return the logits with `update` applied to the given tokens in each row."""
     if not any(token_ids):
         return logits
     logits, vocab_size = logits.clone(), logits.shape[-1]

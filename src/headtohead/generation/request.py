@@ -1,4 +1,4 @@
-"""Validate the arguments of `generate` and encode its prompts before the first token."""
+"""Validate `generate`'s arguments and encode its prompts before generating the first token."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def build_job(
         strategy: Decoding strategy, by name or as an object, or logits processors.
         num_samples: Continuations per prompt.
         max_new_tokens: Maximum number of generated tokens per continuation.
-        seed: Seed of sampling.
+        seed: Seed for sampling.
         stop: Strings or token ids that end a continuation.
         tokenizer: Tokenizer, for models that come without one.
         use_chat_template: Apply the chat template of a pretrained model to each prompt.
@@ -167,10 +167,10 @@ def resolve_decoder(model: Any, tokenizer: Any = None) -> tuple[Decoder, Any]:
             kind = "has no head" if model.target is Target.NONE else f"predicts the {model.target}"
             raise ModelError(f"{name}: {kind} and cannot generate text")
         return resolve_decoder(model.model, tokenizer or model.tokenizer)
-    library = sys.modules.get("transformers")  # imported already if the model is one of its classes
+    library = sys.modules.get("transformers")  # already imported if the model is an instance of one of its classes
     if library is not None and isinstance(model, library.PreTrainedModel):
         model = PretrainedModel(model)
-    # Known classes first: a check against the protocol evaluates each property of the model.
+    # Known classes first: checking against the protocol evaluates every property of the model.
     if not isinstance(model, Transformer | CustomModel | PretrainedModel) and not isinstance(model, Decoder):
         raise ModelError(f"a {type(model).__name__} cannot generate text: use load_model, or pass a language model")
     if isinstance(model, Transformer) and not model.is_causal:

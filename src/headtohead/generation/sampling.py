@@ -7,10 +7,10 @@ exact. Arrival times are independent of the truncation, so the first arrival amo
 arrivals that is kept; and of exponential times with rates p_i, the first within a set S is i with probability p_i / sum
 of p over S, the renormalised distribution. A rejected winner is removed together with every token that is no more
 likely, since none of them can be kept, and the race is repeated. The most likely token is always kept, so this ends
-soon and needs no sort.
+soon and needs no sorting.
 
 It also avoids a logarithm per token. The exponential time -log(1 - u) is never below its uniform number u, so p / u is
-an upper bound of a token's score. Exact scores are computed only for the token with the largest bound and for those
+an upper bound on a token's score. Exact scores are computed only for the token with the largest bound and for those
 whose bound exceeds its score.
 """
 
@@ -34,7 +34,7 @@ from headtohead.generation.token_ranks import ProbabilityRow, zero_bounds_not_ab
 
 
 def select_greedy_tokens(logits: Logits, processors: Sequence[LogitsProcessor], state: GenerationState) -> list[int]:
-    """Return the most likely token of each row after the logits processors."""
+    """Return each row's most likely token after the logits processors."""
     for processor in processors:
         logits = processor(logits, state)
     tokens: list[int] = logits.argmax(-1).tolist()
@@ -57,9 +57,9 @@ def sample_tokens_reference(
 def sample_tokens(
     logits: Logits, processors: Sequence[LogitsProcessor], state: GenerationState, uniforms: UniformNoise
 ) -> list[int]:
-    """Sample one token per row. Returns the tokens of `sample_tokens_reference`.
+    """Sample one token per row. Returns the same tokens as `sample_tokens_reference`.
 
-    Avoids the sort on a CPU if the last processor is a truncation.
+    On a CPU, avoids sorting if the last processor is a truncation.
     """
     if logits.device.type != "cpu":
         return sample_tokens_reference(logits, processors, state, uniforms)
@@ -96,7 +96,7 @@ def _find_race_winner(probs: ProbabilityRow, score_bounds: ProbabilityRow, unifo
 
 
 def _compute_race_score(probs: ProbabilityRow, uniforms: ProbabilityRow, token_id: int) -> float:
-    """Return probability / arrival time of a token; the largest score wins."""
+    """Return a token's probability divided by its arrival time; the largest score wins."""
     return float(probs[token_id]) / scalar_uniform_to_exponential(float(uniforms[token_id]))
 
 

@@ -1,6 +1,6 @@
 """Run a decoder over a batch: prefill, single decoding steps, and a session that owns the KV cache.
 
-Sequences of different length are padded on the left. A sequence that exceeds the model's context loses its oldest
+Sequences of different lengths are padded on the left. A sequence that exceeds the model's context loses its oldest
 tokens, a quarter of the context at a time, and the rest is prefilled again because positions restart. Each row is
 shifted by its own length, regardless of the other rows.
 """
@@ -17,7 +17,7 @@ from headtohead.nn.kv_cache import DecodingCache
 from headtohead.nn.protocol import Decoder
 
 WINDOW_SHIFT_DIVISOR = 4
-"""a full context drops one part in this many"""
+"""a full context drops the oldest 1/n of its tokens"""
 
 
 def left_pad(
@@ -61,7 +61,7 @@ def decode_one_token(
 
 
 def get_device(model: Decoder) -> torch.device:
-    """Return the device of the model parameters."""
+    """Return the device that holds the model's parameters."""
     assert isinstance(model, torch.nn.Module)
     parameter = next(model.parameters(), None)
     return torch.device("cpu") if parameter is None else parameter.device
@@ -110,7 +110,7 @@ class DecodingSession:
         return prefill(self.model, windows, self.cache)
 
     def _shift_windows(self) -> bool:
-        """Drop the oldest tokens of rows that exceed the context; return whether there were any."""
+        """Drop the oldest tokens from rows that exceed the context; return whether there were any."""
         context = self.model.context
         overflowing = [i for i, row in enumerate(self.rows) if len(row) - self._window_starts[i] > context]
         for index in overflowing:

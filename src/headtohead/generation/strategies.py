@@ -38,7 +38,7 @@ class Strategy:
         return f"{self.name}({options})" if options else self.name
 
     def get_option(self, name: str) -> Any:
-        """Return the value of an option, set or default."""
+        """Return an option's value, whether set or default."""
         return {**_get_default_options(self.name), **dict(self.options)}[name]
 
     def with_options(self, **options: Any) -> Strategy:
@@ -73,7 +73,7 @@ STRATEGY_OPTIONS: dict[str, dict[str, Any]] = {
     "beam": {"beams": 4, "length_penalty": 1.0, "early_stopping": False},
     "contrastive": {"k": 4, "alpha": 0.6},
 }
-# Options of every strategy; None disables one.
+# Options that every strategy has; None disables an option.
 COMMON_OPTIONS: dict[str, Any] = {
     "repetition_penalty": 1.0,
     "frequency_penalty": 0.0,
@@ -103,7 +103,7 @@ OPTION_ALIASES = {
 
 
 def _get_default_options(name: str) -> dict[str, Any]:
-    """Return every option of a strategy with its default value."""
+    """Return all of a strategy's options with their default values."""
     return {**STRATEGY_OPTIONS.get(name, {}), **COMMON_OPTIONS}
 
 
@@ -187,7 +187,7 @@ def _resolve_option_names(name: str, options: Mapping[str, Any]) -> tuple[dict[s
 
 
 def _list_processor_specs(name: str, values: Mapping[str, Any]) -> Iterator[ProcessorSpec]:
-    """Yield constructor, arguments and whether they change nothing, of each processor, in the order of transformers."""
+    """Yield each processor's constructor, its arguments and whether they change nothing, in transformers' order."""
     repetition, frequency, presence, ngram_size, bad_words, min_new_tokens, force_stop = (
         values[option] for option in COMMON_OPTIONS
     )
@@ -207,14 +207,14 @@ def _list_processor_specs(name: str, values: Mapping[str, Any]) -> Iterator[Proc
 
 
 def _select_generation_mode(name: str, values: Mapping[str, Any]) -> GenerationMode:
-    """Return the mode of a strategy; a temperature of 0 is greedy."""
+    """Return a strategy's mode; a temperature of 0 is greedy."""
     if name in ("beam", "contrastive"):
         return "beam" if name == "beam" else "contrastive"
     return "greedy" if name == "greedy" or values["temperature"] == 0 else "sample"
 
 
 def _check_search_options(name: str, values: Mapping[str, Any]) -> list[str]:
-    """Return the errors in the options of beam and contrastive search."""
+    """Return the errors in the options for beam and contrastive search."""
     rules: dict[str, list[tuple[str, bool, str]]] = {
         "beam": [
             ("beams", is_integer_at_least(values.get("beams")), "an integer of at least 1"),

@@ -1,4 +1,4 @@
-"""Parse lists of strategies from the command line, format them for reports, and build the points of a sweep.
+"""Parse strategy lists from the command line, format them for reports, and build a sweep's points.
 
 greedy,sample,temperature=0.7,top-p(p=0.9, temperature=0.8)
 """

@@ -1,6 +1,6 @@
-"""Rank statistics of a row of probabilities without sorting.
+"""Rank statistics for a row of probabilities, without sorting.
 
-They answer how many tokens are more likely than a given one, and what their total probability is. Written for numpy and
+They tell how many tokens are more likely than a given one, and what their total probability is. Written for numpy and
 single rows, because this is the inner loop of sampling: on a CPU, numpy's argmax and comparisons are several times as
 fast as torch's, and a row stays in the processor cache.
 """

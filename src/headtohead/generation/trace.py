@@ -1,4 +1,5 @@
-"""Trace a continuation token by token: the model's distribution, what the strategy kept of it, and the selected token.
+"""Trace a continuation token by token: the model's distribution, the part that the strategy kept, and the selected
+token.
 
 `trace_generation` yields the distributions; `build_trace` reduces them to JSON values for a report.
 """
@@ -47,7 +48,7 @@ class TracedStep:
     model_probs: VocabProbs
     """the model's distribution"""
     strategy_probs: VocabProbs
-    """the distribution after the strategy, renormalised; equal to the model's for searches"""
+    """the renormalised distribution after the strategy; for searches, equal to the model's"""
     text: str = ""
     """text that became available at this step"""
     finish_reason: FinishReason | None = None
@@ -95,7 +96,7 @@ def trace_generation(
 
 
 def _iter_token_ids(job: GenerationJob, sequence: SequenceState, session: DecodingSession) -> Iterator[int]:
-    """Yield the tokens of one continuation; the session must contain the previous ones."""
+    """Yield one continuation's tokens; the session must contain the previous ones."""
     check_search_supported(job)
     arguments = (job.model, sequence.prompt_ids, job.strategy, job.stop_ids)
     if job.strategy.mode == "beam":
@@ -123,14 +124,14 @@ def _compute_strategy_probs(
 
 
 def explain_missing_distribution(strategy: Strategy) -> str:
-    """Return why a strategy has no per-token distribution; an empty string if it has one."""
+    """Return why a strategy has no per-token distribution, or an empty string if it has one."""
     return SEARCH_NOTES.get(strategy.mode, "")
 
 
 def build_trace(
     model: Any, tokenizer: Any, prompt: str, strategy: Strategy, *, max_new_tokens: int, seed: int
 ) -> list[dict[str, Any]]:
-    """Return one record per token of the first sample, including the stop token."""
+    """Return one record per token in the first sample, including the stop token."""
     steps = trace_generation(model, prompt, strategy, max_new_tokens=max_new_tokens, seed=seed, tokenizer=tokenizer)
     return [
         {"step": number, **build_step_record(tokenizer, step, strategy)} for number, step in enumerate(steps, start=1)

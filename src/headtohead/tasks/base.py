@@ -54,7 +54,7 @@ class Task:
         """Train the models that trials of this variant start from, before the trials run in parallel."""
 
     def build_model(self, trial: Trial, dataset: Dataset, run_trial: RunTrial | None = None) -> TrialModel:
-        """Build the model of a trial at step 0. Without `run_trial`, models that it depends on are not trained."""
+        """Build a trial's model at step 0. Without `run_trial`, the models it depends on are not trained."""
         vocab_size = dataset.tokenizer.vocab_size
         is_pretrained = isinstance(trial.model, PretrainedModelConfig)
         return build_model(
@@ -79,11 +79,11 @@ class Task:
         return batches, self.build_objective(dataset)
 
     def build_examples(self, dataset: Dataset, encoded: EncodedSplit, context: int) -> EvaluationExamples:
-        """Return the evaluation examples of an encoded split, for a model with this context length."""
+        """Return an encoded split's evaluation examples, for a model with this context length."""
         return build_evaluation_examples(encoded, self.spec.target, context, dataset.tokenizer)
 
     def build_split_examples(self, trial: Trial, dataset: Dataset, split: str) -> EvaluationExamples:
-        """Return the evaluation examples of a named split.
+        """Return the evaluation examples for a named split.
 
         The training split is subsampled: scoring all of it would cost more than training.
         """
@@ -91,15 +91,15 @@ class Task:
         return examples.sample(NUM_TRAIN_EVAL_EXAMPLES) if split == "train" else examples
 
     def build_audit_batch(self, trial: Trial, dataset: Dataset) -> Batch:
-        """Return a small batch of training text for measuring the loss before training."""
+        """Return a small batch of training text to measure the loss before training."""
         return next(self.build_split_examples(trial, dataset, "train").batches(AUDIT_BATCH_SIZE))
 
     def join_rows(self, encoded: EncodedSplit, max_tokens: int) -> EncodedSplit:
-        """Return the split as evaluated with inputs of up to `max_tokens` tokens."""
+        """Return the split in the form used to evaluate inputs of up to `max_tokens` tokens."""
         return encoded
 
     def score_sentence(self, model: SavedModel, text: str) -> TextScore | ClassPrediction:
-        """Return the score or the predicted class of a probe sentence."""
+        """Return a probe sentence's score or predicted class."""
         raise NotImplementedError
 
     def describe_labels(self, batch: Batch, dataset: Dataset, length: int) -> str:

@@ -31,12 +31,12 @@ class ClassificationTask(Task):
     def train_dependencies(
         self, trial: Trial, dataset: Dataset, run_trial: RunTrial, on_progress: ProgressCallback = ignore_progress
     ) -> None:
-        """Train the encoder of model.init_from, if it is trained from scratch."""
+        """Train the encoder named by model.init_from, if it is trained from scratch."""
         if isinstance(trial.model, TransformerConfig) and isinstance(trial.model.init_from, PretrainingConfig):
             train_encoder(trial, dataset.corpus.digest, run_trial, on_progress)
 
     def build_model(self, trial: Trial, dataset: Dataset, run_trial: RunTrial | None = None) -> TrialModel:
-        """Build the classifier at step 0, with the encoder weights of model.init_from if given."""
+        """Build the classifier at step 0, with the encoder weights named by model.init_from, if given."""
         model = super().build_model(trial, dataset, run_trial)
         if isinstance(model, Transformer) and run_trial is not None:
             load_encoder(model, trial, dataset, run_trial)

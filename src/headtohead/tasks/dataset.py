@@ -1,4 +1,4 @@
-"""The dataset of a trial: corpus, tokenizer and encoded splits."""
+"""A trial's dataset: the corpus, its tokenizer and its encoded splits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Distillation: train a student on reference texts, on texts of a teacher or on its logits."""
+"""Distillation: train a student on reference texts, on a teacher's texts or on its logits."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class DistillationTask(LanguageModelTask):
         return super().build_examples(dataset, encoded, context)
 
     def write_outputs(self, trial: Trial, dataset: Dataset, model: TrialModel, folder: Path) -> dict[str, float]:
-        """Write scored summaries of all test documents. Seed 0 also measures the latency of a summary."""
+        """Write scored summaries of all test documents. Seed 0 also measures the latency per summary."""
         if dataset.documents is None or trial.teacher is None or trial.is_search:
             return {}
         model.eval().cpu()

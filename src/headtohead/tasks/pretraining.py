@@ -1,4 +1,4 @@
-"""Pre-training: initialize the encoder of a classifier from a masked language model."""
+"""Pre-training: initialize a classifier's encoder from a masked language model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HEAD_PREFIXES = ("output.", "pool.", "classifier.")
 
 
 def build_pretraining_trial(trial: Trial) -> Trial:
-    """Return the masked-lm trial that trains the encoder of a classifier on the same rows, without their labels."""
+    """Return the masked-lm trial that trains a classifier's encoder on the same rows, without their labels."""
     assert isinstance(trial.model, TransformerConfig)
     settings = trial.model.init_from
     assert isinstance(settings, PretrainingConfig)
@@ -42,7 +42,7 @@ def build_pretraining_trial(trial: Trial) -> Trial:
 def train_encoder(
     trial: Trial, corpus_digest: str, run_trial: RunTrial, on_progress: ProgressCallback = ignore_progress
 ) -> Path:
-    """Return the run folder of the encoder of a trial, training it unless it is in the cache."""
+    """Return the run folder of a trial's encoder, training the encoder unless it is cached."""
     encoder_trial = build_pretraining_trial(trial)
     folder = get_cache_folder("encoders") / compute_run_identity(encoder_trial, corpus_digest)
     with lock_cache_folder(folder):
@@ -57,7 +57,7 @@ def train_encoder(
 
 
 def load_encoder(model: Transformer, trial: Trial, dataset: Dataset, run_trial: RunTrial) -> None:
-    """Copy the encoder weights that model.init_from names into a classifier, except those of the head."""
+    """Copy the encoder weights that model.init_from names into a classifier, except for the head."""
     assert isinstance(trial.model, TransformerConfig)
     source = trial.model.init_from
     if source is None:

@@ -1,4 +1,4 @@
-"""Registry of tasks, and a cache of the datasets that they load."""
+"""The task registry, and a cache of the datasets that tasks load."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def get_task(name: TaskName) -> Task:
 
 
 def prepare_dataset(data: DataConfig, task: TaskName) -> Dataset:
-    """Load the dataset of a task. The last four are kept in memory."""
+    """Load a task's dataset. The last four are kept in memory."""
     return _load_dataset_cached(data.model_dump_json(), task)
 
 

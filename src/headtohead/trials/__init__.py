@@ -1,1 +1,1 @@
-"""Run one trial: dataset, model, training, evaluation and the files of its run folder."""
+"""Run one trial: its dataset, model, training, evaluation and output files."""

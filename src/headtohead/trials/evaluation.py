@@ -1,4 +1,4 @@
-"""Score a trained model on the splits of its dataset."""
+"""Score a trained model on its dataset's splits."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def evaluate_splits(
     known_evaluations: Mapping[str, Evaluation] = MappingProxyType({}),
     ranks: SingleProcess = SINGLE_PROCESS,
 ) -> dict[str, Evaluation]:
-    """Evaluate a model on every split; in trials of a search, on validation data only.
+    """Evaluate a model on every split or, in the trials of a search, on validation data only.
 
-    This is the only function that reads test data in full. Splits in `known_evaluations` were scored with the same
-    weights during training and are not rescored.
+    This is the only function that reads test data in full. Splits in `known_evaluations` were already scored with the
+    same weights during training.
     """
     task = get_task(trial.task)
     objective = task.build_objective(dataset)
@@ -57,7 +57,7 @@ def evaluate_splits(
 
 
 def describe_scored_texts(trial: Trial, dataset: Dataset, splits: Iterable[str]) -> dict[str, ScoredText]:
-    """Return the text that the scores of each held-out split are about."""
+    """Describe the text that each held-out split's scores refer to."""
     held_out = [name for name in splits if dataset.corpus.splits[name].role != "train"]
     return {
         name: _describe_scored_text(trial.data.model_dump_json(), trial.task, trial.model.context, name)
@@ -67,7 +67,7 @@ def describe_scored_texts(trial: Trial, dataset: Dataset, splits: Iterable[str])
 
 @lru_cache(maxsize=16)
 def _describe_scored_text(data_json: str, task_name: TaskName, context: int, split: str) -> ScoredText:
-    """Return the text of one split. All seeds of a variant share it."""
+    """Describe one split's scored text, which all seeds of a variant share."""
     task, dataset = get_task(task_name), prepare_dataset(DataConfig.model_validate_json(data_json), task_name)
     examples = task.build_examples(dataset, dataset.encoded[split], context)
     return describe_scored_text(examples, dataset.corpus.splits[split], dataset.tokenizer, EVALUATION_BATCH_SIZE)
@@ -102,7 +102,7 @@ def audit_scores(
 
 
 def _rebuild_model(trial: Trial, dataset: Dataset, model: TrialModel) -> TrialModel:
-    """Return a new model with the weights that are saved of a trained one, as loading it from its folder does."""
+    """Return a new model with a trained model's saved tensors, as if it were loaded from its folder."""
     rebuilt = build_model(
         trial.model,
         dataset.tokenizer.vocab_size,
@@ -117,7 +117,7 @@ def _rebuild_model(trial: Trial, dataset: Dataset, model: TrialModel) -> TrialMo
 def find_unseen_rows(trial: Trial, dataset: Dataset) -> dict[str, tuple[str, NDArray[np.intp]]]:
     """Return the rows of each monitored split that do not occur in the training split.
 
-    Splits that share no rows with the training split are omitted. Maps the name of the subset to (split, row indices).
+    Splits that share no rows with the training split are omitted. Maps each subset's name to (split, row indices).
     """
     subsets = {}
     for name in trial.data.monitor:

@@ -1,4 +1,4 @@
-"""Summarize the first training batch of an experiment: its tensors, and its first row as text."""
+"""Summarize an experiment's first training batch: its tensors, and its first row as text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TENSOR_DESCRIPTIONS = {
 
 @dataclass(frozen=True)
 class TensorSummary:
-    """Type, shape and meaning of one tensor of a batch."""
+    """The dtype, shape and meaning of one tensor in a batch."""
 
     name: str
     dtype: str
@@ -34,7 +34,7 @@ class TensorSummary:
 
 @dataclass(frozen=True)
 class BatchSummary:
-    """Summary of a batch and of its first row."""
+    """A summary of a batch and its first row."""
 
     task: str
     seed: int
@@ -53,7 +53,7 @@ class BatchSummary:
 
 
 def summarize_first_batch(experiment: experiment.Experiment, seed: int = 0) -> BatchSummary:
-    """Summarize the first training batch of the baseline. No teacher or encoder is trained for it."""
+    """Summarize the baseline's first training batch, without training a teacher or an encoder."""
     trial = build_trial(experiment, BASELINE, seed)
     dataset = prepare_dataset(trial.data, trial.task)
     tokenizer = dataset.tokenizer
@@ -86,7 +86,7 @@ def summarize_first_batch(experiment: experiment.Experiment, seed: int = 0) -> B
 
 
 def _summarize_tensor(name: str, tensor: Tensor, task: Task, dataset: Dataset) -> TensorSummary:
-    """Return dtype, shape and meaning of a tensor of a batch."""
+    """Return the dtype, shape and meaning of a tensor in a batch."""
     meaning = TENSOR_DESCRIPTIONS.get(name, task.label_description)
     if name == "labels" and dataset.label_names:
         meaning += ": " + ", ".join(

@@ -1,4 +1,4 @@
-"""Measure scores and costs of a model at input lengths other than its training length."""
+"""Measure a model's scores and costs at input lengths other than its training length."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headtohead.training.loop import summarize_evaluation
 from headtohead.training.objectives import evaluate
 
 TOKENS_PER_BATCH = 512
-"""tokens per batch at every length, so that cost differences come from the length alone"""
+"""tokens per batch at every length, so that cost differences are due to the length alone"""
 TOKENS_PER_COST_MEASUREMENT = 2048
 NUM_COST_REPEATS = 3
 
@@ -26,7 +26,7 @@ NUM_COST_REPEATS = 3
 def evaluate_at_lengths(
     model: TrialModel, task: Task, dataset: Dataset, context_lengths: tuple[int, ...]
 ) -> list[LengthResult]:
-    """Return scores and time of each test split at each context length, or the error that the model raised."""
+    """Return each test split's scores and time at each context length, or the error that the model raised."""
     return [
         _evaluate_at_length(model, task, dataset, split.name, length)
         for length in context_lengths
@@ -37,9 +37,9 @@ def evaluate_at_lengths(
 def _evaluate_at_length(
     model: TrialModel, task: Task, dataset: Dataset, split: str, context_length: int
 ) -> LengthResult:
-    """Score a split at another context length and measure the time.
+    """Score a split at a different context length and measure the time.
 
-    An error of the model is recorded in the result instead of raised.
+    An error raised by the model is recorded in the result.
     """
     encoded = task.join_rows(dataset.encoded[split], context_length)
     examples = task.build_examples(dataset, encoded, context_length)
@@ -72,7 +72,7 @@ def measure_costs_at_lengths(
     *,
     is_causal: bool | None = None,
 ) -> list[LengthCost]:
-    """Measure time and activation memory of the layers, forward and backward, with equally many tokens at every length.
+    """Measure the layers' forward and backward time and activation memory, with equally many tokens at every length.
 
     The output layer is excluded: its cost per token does not depend on the length. Memory is the size of the
     activations saved for the backward pass, which limits the trainable length.
@@ -100,7 +100,7 @@ def measure_costs_at_lengths(
 
 
 def _measure_saved_activation_bytes(model: Transformer, ids: Tensor) -> int:
-    """Return the activation bytes saved for the backward pass at one input length, without the weights."""
+    """Return the bytes of activations saved for the backward pass at one input length, excluding weights."""
     bytes_by_address: dict[int, int] = {}
 
     def record(tensor: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ def _measure_saved_activation_bytes(model: Transformer, ids: Tensor) -> int:
 
 
 def _time_forward_backward(model: Transformer, ids: Tensor) -> float:
-    """Return the seconds of one forward and backward pass through the layers at one input length."""
+    """Return the seconds that one forward and backward pass through the layers takes at one input length."""
     start_time = time.perf_counter()
     hidden_states, _ = model.compute_hidden_states(ids)
     hidden_states.sum().backward()

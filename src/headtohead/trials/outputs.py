@@ -1,4 +1,4 @@
-"""Write the files of a finished trial: scores, audits, probes, attention maps and the result."""
+"""Write a finished trial's files: scores, audits, probes, attention maps and the result."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class TrainedTrial:
 
 
 def write_scores(folder: Path, evaluations: Mapping[str, Evaluation], texts: Mapping[str, ScoredText]) -> None:
-    """Write the scores of every split, and the text that they are scores of, to scores.safetensors."""
+    """Write every split's scores, and the text they refer to, to scores.safetensors."""
     arrays: dict[str, np.ndarray[Any, np.dtype[Any]]] = {}
     for name, evaluation in evaluations.items():
         columns = {**(texts[name].to_columns() if name in texts else {}), **evaluation.columns}
@@ -69,7 +69,7 @@ def write_analyses(trained: TrainedTrial, folder: Path, scoring_audits: list[Che
 
 
 def audit_initial_and_trained_model(trained: TrainedTrial) -> list[CheckResult]:
-    """Audit the untrained and the trained model. A model that rejects the inputs of these audits is not audited."""
+    """Audit the untrained and the trained model. A model that rejects the audit inputs is not audited."""
     task, trial, dataset = trained.task, trained.trial, trained.dataset
     target, vocab_size, num_classes = task.spec.target, dataset.tokenizer.vocab_size, dataset.num_classes
     try:
@@ -117,7 +117,7 @@ def _write_probes(trained: TrainedTrial, folder: Path) -> None:
 
 
 def _write_attention_maps(trained: TrainedTrial, text: str, folder: Path) -> None:
-    """Write the attention weights on one text before and after training."""
+    """Write the attention weights for one text before and after training."""
     tokenizer = trained.dataset.tokenizer
     input_ids = tokenizer.encode(text)[: trained.trial.model.context]
     arrays = {}
@@ -143,7 +143,7 @@ def _write_head_measures(trained: TrainedTrial, model: Transformer, folder: Path
 
 
 def _write_length_generalization(trained: TrainedTrial, folder: Path) -> None:
-    """Evaluate at the context lengths of the probe. Costs are measured for seed 0 only."""
+    """Evaluate at the probe's context lengths. Costs are measured for seed 0 only."""
     task, trial, dataset = trained.task, trained.trial, trained.dataset
     contexts, cost_contexts = trial.probe.contexts, trial.probe.costs if trial.seed == 0 else ()
     if not contexts and not cost_contexts:
@@ -169,7 +169,7 @@ def build_result(
     seconds: float,
     task_result: dict[str, float],
 ) -> schemas.ResultFile:
-    """Return the content of result.json: scores, training summary and checksums of all files in the folder."""
+    """Return the content of result.json: scores, a training summary, and checksums of all files in the folder."""
     metric = trial.spec.metric
     # Checksums of every file that remains in the run folder.
     files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
@@ -202,7 +202,7 @@ def build_result(
 
 
 def remove_checkpoints(folder: Path) -> None:
-    """Remove the checkpoints of a finished trial."""
+    """Remove a finished trial's checkpoints."""
     for checkpoint in folder.glob("checkpoint-*"):
         shutil.rmtree(checkpoint, ignore_errors=True)
     for weights in folder.glob("best-*.safetensors"):

@@ -1,4 +1,4 @@
-"""The work that a trial does after training, as a number of scored rows, for estimates of its duration."""
+"""The work that a trial does after training, expressed as a number of scored rows, to estimate its duration."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headtohead.tasks.registry import get_task
 SCORING_AUDIT_ROWS, MODEL_AUDIT_ROWS, HEAD_MEASURE_ROWS = 500, 600, 500
 """rows whose scoring takes about as long as the analysis; measured on recipes window, speeches-classifier and sst2"""
 GENERATED_TOKENS_PER_ROW = 8
-"""tokens of a summary that take as long as scoring a row"""
+"""summary tokens that take as long to generate as scoring one row"""
 
 
 def count_rows_after_training(trial: Trial, dataset: Dataset) -> int:

@@ -1,4 +1,4 @@
-"""Run one trial: a pure function of settings, seed and corpus that fills a run folder."""
+"""Run one trial: a pure function of its settings, seed and corpus that fills a run folder."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run_trial(
     ranks: SingleProcess = SINGLE_PROCESS,
     model_size: ModelCost | None = None,
 ) -> schemas.ResultFile | None:
-    """Train, evaluate and save one trial in its folder, from its last checkpoint if there is one.
+    """Train, evaluate and save one trial in its folder, resuming from its latest checkpoint if there is one.
 
     Args:
         trial: Settings, variant and seed.
@@ -85,7 +85,7 @@ def run_trial(
 
 
 def build_initial_model(trial: Trial, dataset: Dataset, *, with_dependencies: bool = True) -> TrialModel:
-    """Build the model of a trial at step 0, training first the models that its weights are copied from."""
+    """Build a trial's model at step 0, after training the models that its weights are copied from."""
     return get_task(trial.task).build_model(trial, dataset, run_trial if with_dependencies else None)
 
 
@@ -163,7 +163,7 @@ def build_training(
 
 
 def compute_model_size(trial: Trial, dataset: Dataset) -> ModelCost:
-    """Return parameters, FLOPs and memory of the model of a trial."""
+    """Return the parameter count, FLOPs and memory of a trial's model."""
     return compute_model_cost(
         trial.model,
         dataset.tokenizer.vocab_size,

@@ -1,4 +1,4 @@
-"""Corpus sources: where the text of an experiment comes from.
+"""Corpus sources: where an experiment's text comes from.
 
 A source is a function or class registered under a name with `@source(name)`. The package has four: `sotu`, `folder`,
 `file` and `hub`. Define your own source in a separate file and list that file in `plugins`.

@@ -1,4 +1,4 @@
-"""The conformance suite of corpus sources, for your own tests.
+"""A conformance suite for corpus sources, to use in your own tests.
 
 class TestPoems(SourceConformanceSuite):
     source = "poems:tests/poems.json"
@@ -24,7 +24,8 @@ def find_source_violations(
 ) -> list[str]:
     """Read a source and return what is wrong with it, one sentence each; an empty list if it conforms.
 
-    `source` is written as in `data.source`, `plugin` is the file that defines it, `data` holds other settings it needs.
+    `source` is written as in `data.source`, `plugin` is the file that defines it, `data` holds any other settings it
+    needs.
     """
     if plugin is not None:
         load_plugin(plugin)
@@ -89,7 +90,7 @@ class SourceConformanceSuite:
     plugin: ClassVar[str | Path | None] = None
     """the file that defines the source, unless the test file does"""
     data: ClassVar[DataConfig | None] = None
-    """other settings of `[data]` that the source needs"""
+    """further `[data]` settings that the source needs"""
 
     def test_source_conforms(self) -> None:
         violations = find_source_violations(self.source, has_labels=self.has_labels, plugin=self.plugin, data=self.data)

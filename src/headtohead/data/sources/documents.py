@@ -1,7 +1,7 @@
 """Documents with reference summaries, read from JSON lines with `document` and `summary` or `summaries`.
 
-A folder contains train.jsonl, dev.jsonl (or validation, valid) and test.jsonl. Missing splits are held out by the hash
-of the document. Held-out documents that also occur in train are removed and counted.
+A folder contains train.jsonl, dev.jsonl (or validation, valid) and test.jsonl. Missing splits are held out by document
+hash. Held-out documents that also occur in train are removed and counted.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ DocumentSplit = tuple[Document, ...]
 
 @dataclass(frozen=True)
 class SummarizationCorpus:
-    """Splits of documents with summaries."""
+    """The splits of a corpus of documents with summaries."""
 
     splits: Mapping[str, DocumentSplit]
     origin: str
@@ -56,7 +56,7 @@ class SummarizationCorpus:
 
 
 def read_documents(path: Path) -> list[Document]:
-    """Read a file of JSON lines. Raise `DataError` with every error and its line."""
+    """Read a JSON Lines file. Raise `DataError` with every error and its line."""
     documents, issues = [], []
     for line_number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line.strip():
@@ -72,7 +72,7 @@ def read_documents(path: Path) -> list[Document]:
 
 
 def _find_entry_errors(entry: Any) -> Iterator[tuple[str, str | None]]:
-    """Yield each error in the entry of a document, with the key that was probably meant."""
+    """Yield each error in a document's entry, with the key that was probably meant."""
     if not isinstance(entry, dict):
         yield f"is a {type(entry).__name__}; expected an object with document and summary", None
         return
@@ -106,7 +106,7 @@ def _get_summaries(entry: Mapping[str, Any]) -> tuple[Any, ...]:
 def load_summarization_corpus(
     source: str | Path, *, row_limits: Mapping[SplitRole, int] = MappingProxyType({})
 ) -> SummarizationCorpus:
-    """Return the splits of a folder or file, with an even sample of the documents where `row_limits` has a limit."""
+    """Return a folder's or file's splits, with an even sample of the documents where `row_limits` has a limit."""
     path = Path(source).expanduser()
     if path.is_dir():
         splits, origin = _read_folder(path), f"folder {source}"
@@ -153,7 +153,7 @@ def _read_folder(folder: Path) -> dict[str, list[Document]]:
 def _hold_out_fraction(
     documents: Sequence[Document], fraction: float, purpose: str, path: Path
 ) -> tuple[list[Document], list[Document]]:
-    """Split off about `fraction` of the documents by hash of the text. Return (remaining, held out)."""
+    """Split off about `fraction` of the documents by text hash. Return (remaining, held out)."""
     keys = {document.text: rng.derive_seed("split", purpose, document.text) for document in documents}
     threshold = max(int(fraction * 2**63), min(keys.values()) + 1)
     remaining = [document for document in documents if keys[document.text] >= threshold]

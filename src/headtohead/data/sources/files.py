@@ -35,7 +35,7 @@ METADATA_FILES = (
     "README.txt",
     "readme.txt",
 )
-"""files that describe a dataset and are not part of it"""
+"""files that describe a dataset but are not part of it"""
 SPEECHES_COLUMNS = ColumnsConfig(label=0, text=1)
 MIN_HELD_OUT_FILES = 10
 """number of text files from which whole files are held out instead of rows"""
@@ -75,7 +75,7 @@ class FilesSource(CorpusSource):
 
 
 def _expand_patterns(request: SourceRequest) -> list[Path]:
-    """Return the files that `data.source` names, each once, in the order of the list and sorted within a pattern."""
+    """Return the files that `data.source` names, without duplicates, in list order and sorted within a pattern."""
     source = request.data.source
     paths: list[Path] = []
     for pattern in (source,) if isinstance(source, str) else source:
@@ -101,7 +101,7 @@ def _find_common_folder(paths: Sequence[Path]) -> Path:
 
 @source("folder")
 class FolderSource(CorpusSource):
-    """A folder with one file per split, or with text files of any names."""
+    """A folder with one file per split, or with arbitrarily named text files."""
 
     def read(self, request: SourceRequest) -> RawCorpus:
         if not request.path.is_dir():
@@ -115,7 +115,7 @@ class FolderSource(CorpusSource):
 
 
 def list_folder_files(folder: Path, data: DataConfig, *, is_recursive: bool = False) -> dict[str, Path]:
-    """Return the data files of a folder and those that data.files names, by path relative to the folder."""
+    """Return a folder's data files and those that data.files names, by path relative to the folder."""
     assigned = [] if data.files is None else [data.files.train, data.files.validation, *data.files.test.values()]
     paths = _list_data_files(folder, is_recursive=is_recursive) or _list_data_files(folder, is_recursive=True)
     paths += [folder / name for name in assigned if name and (folder / name).is_file()]
@@ -125,7 +125,7 @@ def list_folder_files(folder: Path, data: DataConfig, *, is_recursive: bool = Fa
 def read_folder(
     folder: Path, data: DataConfig, has_labels: bool, *, display_name: str, is_recursive: bool = False
 ) -> RawCorpus:
-    """Return the splits of a folder, read by the first layout that fits. `is_recursive` includes subfolders."""
+    """Return a folder's splits, read with the first layout that fits. `is_recursive` includes subfolders."""
     origin = f"{'data set' if is_recursive else 'folder'} {display_name}"
     if data.files is not None:
         return _read_assigned_files(folder, data.files, data, has_labels, origin)
@@ -154,7 +154,7 @@ def _read_assigned_files(
 
 
 def _read_speeches_folder(folder: Path, data: DataConfig, has_labels: bool, origin: str) -> RawCorpus:
-    """Read the speeches layout. Its vocabulary was built from whole lines of both training files, with labels."""
+    """Read the speeches layout. Its vocabulary was built from whole lines in both training files, with labels."""
     labelled, plain = folder / "train_CLS.tsv", folder / "train_LM.txt"
     test_paths = sorted(folder.glob("test_LM_*.txt"))
     if has_labels:
@@ -212,7 +212,9 @@ def _read_files(
     *,
     is_recursive: bool = True,
 ) -> RawCorpus:
-    """Read train.*, validation.* and test.*. If no file is named train, all files of other names are."""
+    """Read train.*, validation.* and test.*. If no file is named train, all otherwise unassigned files form the
+    training split.
+    """
     paths_by_split: dict[str, list[Path]] = {}
     for path in paths:
         paths_by_split.setdefault(_infer_split_name(path) or "", []).append(path)
@@ -234,7 +236,7 @@ def _read_files(
 
 
 def _read_unnamed_files(folder: Path, paths: Sequence[Path], data: DataConfig, has_labels: bool) -> RawSplit:
-    """Read files of any names as one split. Each text file is a document if whole files can be held out.
+    """Read arbitrarily named files as one split. Each text file is a document if whole files can be held out.
 
     For classification, text files in several subfolders are rows whose label is the name of the subfolder.
     """
@@ -254,7 +256,7 @@ def _read_unnamed_files(folder: Path, paths: Sequence[Path], data: DataConfig, h
 
 
 def _list_data_files(folder: Path, *, is_recursive: bool = False) -> list[Path]:
-    """Return the data files of a folder in alphabetical order."""
+    """Return a folder's data files in alphabetical order."""
     paths = folder.glob("**/*" if is_recursive else "*")
     return sorted(
         path
@@ -281,7 +283,9 @@ def _check_files_unambiguous(folder: Path, paths_by_split: Mapping[str, Sequence
 
 
 def _read_split(paths: Sequence[Path], data: DataConfig, has_labels: bool, separator: str | None = None) -> RawSplit:
-    """Read one split from its files. Held-out text is cut into rows like train, whose separator is given."""
+    """Read one split from its files. `separator` is that of the training split, so that held-out text is split into
+    rows the same way.
+    """
     folder = _find_common_folder(paths)
     parts: list[RawSplit] = []
     for path in paths:
@@ -313,7 +317,7 @@ def _read_split_file(path: Path, document: str, data: DataConfig, has_labels: bo
 
 
 def _name_plain_text(split: RawSplit, document: str, data: DataConfig) -> RawSplit:
-    """Return plain text with its file as the document of all rows, or with each row as its own document."""
-    # Lines of a stream are running text. Paragraphs and rows that are read one by one may be independent texts.
+    """Return plain text as one document named after its file, or with each row as its own document."""
+    # A stream's lines are running text. Paragraphs and rows that are read individually may be independent texts.
     documents = data.documents or ("files" if data.rows == "stream" and split.separator == "\n" else "rows")
     return replace(split, documents=(document,)) if documents == "files" else split

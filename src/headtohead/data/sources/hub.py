@@ -1,4 +1,4 @@
-"""Source `hub`: datasets of the Hugging Face Hub, written `hub:owner/name` or `hub:owner/name@revision`.
+"""Source `hub`: datasets on the Hugging Face Hub, written `hub:owner/name` or `hub:owner/name@revision`.
 
 Only text and table files are downloaded, never code. huggingface_hub reads HF_HOME and HF_HUB_OFFLINE itself.
 """
@@ -16,7 +16,7 @@ from headtohead.errors import DataError
 
 @source("hub")
 class HubSource(CorpusSource):
-    """A dataset of the hub, with one or several files per split."""
+    """A dataset on the hub, with one or more files per split."""
 
     has_path_argument = False
 

@@ -30,7 +30,7 @@ MAX_COUNTED_ERRORS = 1000
 """errors counted per file; binary files would have millions"""
 PARQUET_BATCH_ROWS = 256
 MAX_PARQUET_EXPANSION = 100
-"""maximum ratio of decompressed to compressed size of a Parquet file"""
+"""maximum ratio of a Parquet file's decompressed to its compressed size"""
 DOCUMENT_COLUMN = "document"
 TABLE_SUFFIXES = (".tsv", ".csv", ".jsonl", ".json", ".parquet")
 
@@ -78,7 +78,7 @@ def _find_invalid_utf8(raw: bytes) -> list[ValidationIssue]:
 def read_plain_text(path: Path, *, has_paragraphs: bool | None = None) -> RawSplit:
     """Return the lines of a text file as rows, or its paragraphs if blank lines separate them.
 
-    `has_paragraphs` selects one of the two; None infers it from the text. Rows of a large file stay on disk.
+    `has_paragraphs` selects one of the two; None infers it from the text. A large file's rows stay on disk.
     """
     if path.is_file() and path.stat().st_size > STREAMING_THRESHOLD_BYTES:
         streamed = StreamedTextFile(path, has_paragraphs)
@@ -148,7 +148,7 @@ def _build_raw_split(path: Path, numbered_rows: Sequence[NumberedRow], roles: Se
 
 
 def _find_cell_errors(line_number: int, cells: CellValues, roles: Sequence[str]) -> Iterator[ValidationIssue]:
-    """Yield an issue for every cell of a row that is not valid text, label or document name."""
+    """Yield an issue for every cell in a row that is not a valid text, label or document name."""
     location = f"line {line_number}"
     text = cells[0]
     if not isinstance(text, str):
@@ -214,7 +214,7 @@ def _find_column_indices(
 def _find_width_errors(
     lines: Sequence[NumberedRow], column_indices: Sequence[int], source: str
 ) -> list[ValidationIssue]:
-    """Return issues for lines whose number of columns differs, and for a requested column that does not exist."""
+    """Return issues for lines with a different number of columns, and for requested columns that do not exist."""
     width = len(lines[0][1])
     issues = [
         ValidationIssue(
@@ -238,7 +238,7 @@ def _read_tsv_rows(path: Path) -> list[NumberedRow]:
 
 
 def _read_csv_rows(path: Path) -> list[NumberedRow]:
-    """Return the non-empty rows of a CSV file with the line numbers on which they start."""
+    """Return a CSV file's non-empty rows with the line numbers on which they start."""
     reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
     lines: list[NumberedRow] = []
     try:

@@ -27,7 +27,7 @@ PATH_SOURCES = ("folder", "file", "files")
 
 @dataclass(frozen=True)
 class SourceRequest:
-    """A request to a source: which corpus to read, and how."""
+    """A request to a source: which corpus to read and how."""
 
     argument: str
     """the text after the colon in `data.source`, empty if there is none"""
@@ -54,9 +54,9 @@ class CorpusSource(ABC):
         """Return the splits that the source has. `train` is required."""
 
     def list_files(self, request: SourceRequest) -> dict[str, Path]:
-        """Return the files that the rows depend on, by name. A change in one of them invalidates cached tokens.
+        """Return the files that the rows depend on, by name. A change to any of them invalidates cached tokens.
 
-        By default: the argument, if it is the path of a file.
+        The default is the argument, if it is a file path.
         """
         return {request.path.name: request.path} if request.argument and request.path.is_file() else {}
 
@@ -81,7 +81,7 @@ def source(name: str) -> Callable[[Registered], Registered]:
         raise DataError(f"source name {name!r} is invalid: use lowercase letters, digits, - and _, at least two")
 
     def register(factory: Registered) -> Registered:
-        """Instantiate and register the source; raise DataError if another file defines the same name."""
+        """Instantiate and register the source; raise DataError if a different file defines the same name."""
         other = _registry.get(name)
         if other is not None and _find_module_file(other[1]) != _find_module_file(factory.__module__):
             raise DataError(
@@ -108,7 +108,7 @@ def list_source_names() -> tuple[str, ...]:
 
 
 def split_source(text: str | Sequence[str], base_folder: Path = Path()) -> tuple[str, str]:
-    """Split `data.source` into the name of a source and its argument. A path selects `folder`, `file` or `files`."""
+    """Split `data.source` into a source name and its argument. A path selects `folder`, `file` or `files`."""
     if not isinstance(text, str):
         return "files", ", ".join(text)
     name, colon, argument = text.partition(":")
@@ -126,7 +126,7 @@ def get_source(name: str) -> CorpusSource:
 
 
 def compute_code_digest(name: str) -> str:
-    """Return the digest of the file that defines a source, so that cached tokens follow changes in a user's file."""
+    """Return the digest of the file that defines a source, so that editing a user's file invalidates cached tokens."""
     return compute_sha256(Path(_find_module_file(_registry[name][1])))
 
 
@@ -142,7 +142,7 @@ def check_source(text: str | Sequence[str], base_folder: Path = Path()) -> list[
 
 
 def resolve_source_path(text: str, base_folder: Path) -> str:
-    """Make a path in `data.source` absolute; leave other arguments as they are."""
+    """Make a path in `data.source` absolute; leave all other arguments unchanged."""
     name, argument = split_source(text, base_folder)
     if argument == text and name in PATH_SOURCES and not check_source(text, base_folder):
         return str((base_folder / Path(text).expanduser()).resolve())

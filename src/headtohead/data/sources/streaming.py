@@ -1,8 +1,8 @@
 """Large plain-text files: read in one pass, with every row written directly to its split on disk.
 
-Rows, splits and digest equal those of the in-memory path (`readers.read_plain_text`, `splits.build_corpus`); a test
-compares the two. What needs more than one pass is read into memory instead: labels, tables, `vocabulary = "folder"`,
-and texts so short that a held-out fraction may be empty.
+Rows, splits and the digest equal those of the in-memory path (`readers.read_plain_text`, `splits.build_corpus`); a test
+compares the two. Anything that needs more than one pass is read into memory instead: labels, tables, `vocabulary =
+"folder"`, and texts so short that a held-out fraction may be empty.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class StreamedTextFile:
         )
 
     def _count_lines(self) -> tuple[int, int]:
-        """Return the number of lines and of blank lines, without empty lines at the end of the file."""
+        """Return the number of lines and of blank lines, ignoring empty lines at the end of the file."""
         num_lines = num_blank = num_trailing = 0
         try:
             for line in self._iter_lines():
@@ -139,7 +139,7 @@ def load_into_memory(raw_corpus: RawCorpus) -> RawCorpus:
 
 
 class _HashHoldOut:
-    """The rows that `splits.hold_out` selects for a purpose, decided one row at a time."""
+    """Selects the same rows as `splits.hold_out`, one row at a time."""
 
     def __init__(self, purpose: str, fraction: float) -> None:
         # Equal to rng.derive_seed("split", purpose, row), with the constant prefix hashed once.
@@ -202,9 +202,9 @@ def _distribute_train_rows(
     limits: Mapping[str, int],
     on_progress: ProgressCallback,
 ) -> dict[str, int]:
-    """Write each training row to the first split that selects it, if it is in the sample of that split.
+    """Write each training row to the first split that selects it, if that split's sample includes it.
 
-    Return the number of rows that each split was given before sampling. Limits take a pass over the rows to count them.
+    Return the number of rows assigned to each split before sampling. With row limits, a first pass counts the rows.
     """
 
     def find_split(row: bytes) -> str:
