@@ -1,4 +1,4 @@
-"""Training data of a student: reference texts, teacher texts or both, with the teacher's targets."""
+"""A student's training data: reference texts, teacher texts or both, with the teacher's targets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from headtohead.training.distillation_loss import DistillationLossConfig, Teache
 
 @dataclass(frozen=True)
 class DistillationData:
-    """Training rows and objective of a distillation trial, with cached teacher targets if it learns from logits."""
+    """A distillation trial's training rows and objective, with cached teacher targets if it learns from logits."""
 
     rows: PromptedRows
     objective: DistillationObjective
@@ -28,7 +28,7 @@ class DistillationData:
     """cache key of each row"""
 
     def schedule(self, trial: experiment.Trial, tokenizer: Any) -> PromptedBatchSchedule:
-        """Return the batches of a trial, with teacher targets if there is a cache."""
+        """Return a trial's batches, with teacher targets if there is a cache."""
         arguments = (
             self.rows,
             trial.spec.target,
@@ -43,7 +43,7 @@ class DistillationData:
         return DistillationBatchSchedule(*arguments, look_up_targets=self._look_up_targets)
 
     def _look_up_targets(self, rows: Sequence[int], counts: Sequence[int]) -> TeacherTargets:
-        """Return the cached targets of these rows; `counts` gives the number of positions to read from each row."""
+        """Return the cached targets for these rows; `counts` gives the number of positions to read from each row."""
         assert self.cache is not None
         return self.cache.targets([self.keys[row_index] for row_index in rows], counts)
 
@@ -56,12 +56,12 @@ def build_distillation_data(
     *,
     generators: TextGenerators | None = None,
 ) -> DistillationData:
-    """Build the training data of a trial, computing the teacher outputs that are not in the cache.
+    """Build a trial's training data, computing the teacher outputs that are not cached.
 
     Args:
-        run_trial: Trains a teacher that is a model of parts. If None, the teacher is not used and reference texts
-            replace its outputs, which is enough to check that a trial can run and to time its steps.
-        generators: Processes that generate teacher texts in parallel.
+        run_trial: Trains a teacher that is built from parts. If None, the teacher is not used and reference texts
+        replace its outputs, which is enough to check that a trial can run and to time its steps. generators: Processes
+        that generate teacher texts in parallel.
     """
     reference_rows = build_reference_rows(trial, dataset)
     settings = trial.training.distillation

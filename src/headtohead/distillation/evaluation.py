@@ -1,16 +1,16 @@
 """Compare the teacher, the student before training and the trained students on the same held-out documents.
 
-Reads only the files of the experiment folder, so it runs without torch:
+Reads only the files in the experiment folder, so it runs without torch:
 
   contestants/teacher.jsonl, before.jsonl    summaries of the two reference models, one line per document
   VARIANT/seed-N/summaries.jsonl             summaries of a trained student
   teacher.json                               model sizes and timings
 
 Scores are means over seeds and documents. Each score has two intervals: a bootstrap interval over documents and a t
-interval over seeds. Every pair of systems gets a verdict from the rule of `verdict`, on the documents that both
-summarized, simultaneous over all pairs of a measure. The teacher and the untrained student do not depend on a seed:
-paired with a trained student, their scores are repeated for each of its seeds; paired with each other, documents take
-the role of seeds.
+interval over seeds. Every pair of systems gets a verdict by the rule in `verdict`, on the documents that both
+summarized, with simultaneous confidence over all pairs for a measure. The teacher and the untrained student do not
+depend on a seed: paired with a trained student, their scores are repeated for each of its seeds; paired with each
+other, documents take the place of seeds.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ OPPOSITE_VERDICTS: dict[str, VerdictOutcome] = {"helped": "hurt", "hurt": "helpe
 
 @dataclass(frozen=True)
 class SystemOutputs:
-    """Summaries of one system on the held-out documents.
+    """One system's summaries of the held-out documents.
 
     `lines_by_seed` maps each seed to one line per document. A system without seeds has the single key None.
     """
@@ -72,7 +72,7 @@ class SystemOutputs:
         return None in self.lines_by_seed
 
     def get_rouge(self, measure: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Return the scores of one ROUGE measure, shape (seeds, documents)."""
+        """Return the scores for one ROUGE measure, shape (seeds, documents)."""
         return np.array([[line.rouge[measure] for line in lines] for lines in self.lines_by_seed.values()])
 
     def get_lengths(self) -> np.ndarray[Any, np.dtype[np.float64]]:
@@ -87,7 +87,7 @@ class SystemOutputs:
 
 
 def read_teacher(experiment_folder: Path) -> TeacherFile | SummarizationTeacherFile:
-    """Read teacher.json, of a summarization or of a plain-text distillation."""
+    """Read teacher.json, from either a summarization or a plain-text distillation."""
     is_summarization = (experiment_folder / REFERENCE_FOLDER / f"{TEACHER}.jsonl").is_file()
     path = experiment_folder / "teacher.json"
     return read_record(path, SummarizationTeacherFile) if is_summarization else read_record(path, TeacherFile)
@@ -135,7 +135,7 @@ def load_system_outputs(runs: ExperimentRuns, finished_runs: FinishedRuns) -> li
 
 
 def summarize_system(system: SystemOutputs) -> SystemScores:
-    """Compute every measure of one system."""
+    """Compute every measure for one system."""
     stop_reasons = [line.stop_reason for lines in system.lines_by_seed.values() for line in lines]
     return SystemScores(
         rouge={measure: _summarize_measure(system, system.get_rouge(measure)) for measure in ROUGE_MEASURES},
@@ -146,7 +146,7 @@ def summarize_system(system: SystemOutputs) -> SystemScores:
 
 
 def _summarize_measure(system: SystemOutputs, values: np.ndarray[Any, np.dtype[np.float64]]) -> SummaryMeasure:
-    """Return mean and intervals of one measure of the summaries; `values` has shape (seeds, documents)."""
+    """Return the mean and both intervals for one summary measure; `values` has shape (seeds, documents)."""
     by_seed = values.mean(axis=1).tolist()
     return SummaryMeasure(
         value=float(values.mean()),
@@ -159,7 +159,7 @@ def _summarize_measure(system: SystemOutputs, values: np.ndarray[Any, np.dtype[n
 def compare_systems(
     systems: Sequence[SystemOutputs], measure: str, *, is_judged: bool = True
 ) -> list[SystemPairVerdict]:
-    """Return a verdict for each pair of systems on one ROUGE measure, or unless `is_judged` only the difference.
+    """Return a verdict for each pair of systems on one ROUGE measure, or only the difference unless `is_judged`.
 
     In each pair, the system that comes later in `systems` is judged against the earlier one. The confidence level is
     Bonferroni-corrected for the number of pairs.
@@ -213,7 +213,7 @@ def _compute_verdict(
     level: float,
     budget: ErrorBudget = ErrorBudget(),  # noqa: B008  # immutable
 ) -> Verdict:
-    """Apply the verdict rule to the ROUGE scores of two systems, each of shape (seeds, documents)."""
+    """Apply the verdict rule to two systems' ROUGE scores, each of shape (seeds, documents)."""
     document_weights = np.ones(reference_scores.shape[1])
     (verdict,) = compare_scores(
         Scores(seeds, reference_scores, document_weights),
@@ -244,7 +244,7 @@ def evaluate_claim(
 
 
 def collect_costs(description: SummarizationTeacherFile, finished_runs: FinishedRuns) -> dict[str, SystemCost]:
-    """Return size and speed of each system. For trained students, the first seed is used."""
+    """Return each system's size and speed. For trained students, the first seed is used."""
     references = {TEACHER: description.teacher, UNTRAINED_STUDENT: description.untrained}
     costs = {
         name: SystemCost(
@@ -270,7 +270,7 @@ def collect_costs(description: SummarizationTeacherFile, finished_runs: Finished
 def select_example_summaries(
     description: SummarizationTeacherFile, systems: Sequence[SystemOutputs]
 ) -> list[ExampleSummaries]:
-    """Return a few evenly spaced documents with the summary of every system (first seed for trained students)."""
+    """Return a few evenly spaced documents with every system's summary (first seed for trained students)."""
     documents = description.documents
     num_shown = min(NUM_SHOWN_DOCUMENTS, len(documents))
     document_indices = dict.fromkeys(

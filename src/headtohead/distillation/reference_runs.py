@@ -35,8 +35,8 @@ def evaluate_references(
     Writes one JSONL file per system under `folder` and returns the sizes, timings and documents for teacher.json.
 
     Args:
-        run_trial: Trains a teacher that is a model of parts.
-        generators: Processes that generate teacher texts in parallel.
+        run_trial: Trains a teacher that is built from parts. generators: Processes that generate teacher texts in
+        parallel.
     """
     assert trial.teacher is not None
     rouge.check_rouge_installed()

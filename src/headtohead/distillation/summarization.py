@@ -1,7 +1,7 @@
 """Summarization in distillation trials: build prompts, generate summaries and score them.
 
 A line of summaries.jsonl holds one held-out document: the summary, its stop reason, ROUGE against all reference
-summaries, its length in words and its number of n-grams copied from the document.
+summaries, its length in words and the number of n-grams copied from the document.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SUMMARIES_FILE = "summaries.jsonl"
 GENERATION_BATCH_SIZE = 16
 """summaries that a student generates per batch"""
 NUM_TIMED_DOCUMENTS = 5
-"""documents used to measure the latency of a summary"""
+"""documents used to measure the latency per summary"""
 SPLIT_ROLES = {"train": "train", "validation": "validation", "test": "test"}
 
 
@@ -152,7 +152,7 @@ def load_tokenizer(source: str) -> PretrainedTokenizer:
 def generate_summaries(
     model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], decoding_strategy: Strategy, max_new_tokens: int
 ) -> list[Any]:
-    """Generate one summary per prompt, in batches; return them in the order of the prompts."""
+    """Generate one summary per prompt, in batches; return them in prompt order."""
     with warnings.catch_warnings(action="ignore", category=ContextOverflowWarning):
         return generate(
             model,

@@ -1,4 +1,4 @@
-"""Report tables of distillation: scores of all systems, verdicts on all pairs, costs, claims and published scores.
+"""Report tables for distillation: all systems' scores, pairwise verdicts, costs, claims and published scores.
 
 Plain-text distillation, which has no summaries, gets one table with the teacher and its students.
 """
@@ -44,18 +44,18 @@ ROUGE_CAPTION = (
 
 
 def format_system_title(system: str) -> str:
-    """Return the display name of a system."""
+    """Return a system's display name."""
     return SYSTEM_TITLES.get(system, f"student, {system}")
 
 
 def format_difference(effect: float | None) -> str:
-    """Return a difference in ROUGE with its sign."""
+    """Format a ROUGE difference with its sign."""
     is_missing = effect is None or not math.isfinite(effect)
     return number_format.MISSING_VALUE if is_missing else number_format.format_effect("loss", effect, ROUGE_DECIMALS)
 
 
 def format_interval(interval: tuple[float, float]) -> str:
-    """Return an interval of differences in ROUGE."""
+    """Format an interval for a ROUGE difference."""
     return number_format.format_effect_interval("loss", interval, ROUGE_DECIMALS)
 
 
@@ -73,7 +73,7 @@ def describe_evaluation_set(findings: Findings) -> str:
 
 
 def build_headline_verdicts(findings: Findings) -> list[VerdictCard]:
-    """Return the ROUGE-1 verdicts that answer the question of the experiment.
+    """Return the ROUGE-1 verdicts that answer the experiment's question.
 
     These are each distilled student against the one trained on reference summaries, then each trained student against
     the teacher.
@@ -89,7 +89,7 @@ def build_headline_verdicts(findings: Findings) -> list[VerdictCard]:
 
 
 def _format_verdict_sentence(pair: SystemPairVerdict) -> str:
-    """Return a verdict on ROUGE-1 as a sentence with effect, interval and sample size."""
+    """Return a ROUGE-1 verdict as a sentence with its effect, interval and sample size."""
     system, reference = format_system_title(pair.system), format_system_title(pair.reference)
     sentence = f"{system[0].upper()}{system[1:]} {VERDICT_PHRASES[pair.outcome]} {reference}:"
     sentence += " cannot tell." if pair.outcome == "cannot tell" else ""
@@ -102,7 +102,7 @@ def _format_verdict_sentence(pair: SystemPairVerdict) -> str:
 
 
 def build_tables(findings: Findings) -> list[Table]:
-    """Return the tables that have rows, in the order of the report."""
+    """Return the tables that have rows, in report order."""
     tables = [build_teacher_table(findings)] if isinstance(findings.teacher, TeacherFile) else []
     if findings.summarization is not None:
         builders = (
@@ -117,7 +117,7 @@ def build_tables(findings: Findings) -> list[Table]:
 
 
 def build_rouge_table(summarization: SummarizationFindings) -> Table:
-    """Return the scores of all systems on the held-out documents."""
+    """Return all systems' scores on the held-out documents."""
     columns = [
         _make_system_column("system", "system"),
         *make_numeric_columns(ROUGE_TITLES),
@@ -137,7 +137,7 @@ def build_rouge_table(summarization: SummarizationFindings) -> Table:
 
 
 def _make_score_cell(measure: SummaryMeasure) -> Cell:
-    """Return the ROUGE score of a system with its interval over documents and, if it has seeds, half its interval over
+    """Return a system's ROUGE score with its interval over documents and, if it has seeds, half its interval over
     seeds.
     """
     low, high = measure.over_documents
@@ -223,7 +223,7 @@ def build_claims_table(summarization: SummarizationFindings) -> Table:
 
 
 def build_teacher_table(findings: Findings) -> Table:
-    """Return size and held-out perplexity of a plain-text teacher and its students."""
+    """Return the size and held-out perplexity of a plain-text teacher and its students."""
     teacher = findings.teacher
     assert isinstance(teacher, TeacherFile)
     columns = [

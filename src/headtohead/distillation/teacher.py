@@ -1,4 +1,4 @@
-"""Open the teacher of a distillation experiment, training it first if it is a model of parts.
+"""Open a distillation experiment's teacher, training it first if it is built from parts.
 
 Training a teacher is an ordinary trial. This package sits below `trials`, so callers pass `run_trial` in.
 """
@@ -40,7 +40,7 @@ class RunTrial(Protocol):
 def open_teacher(
     trial: experiment.Trial, dataset: Any, run_trial: RunTrial, on_progress: ProgressCallback = ignore_progress
 ) -> FingerprintedModel:
-    """Load the teacher of a trial. A teacher of parts is trained first unless its run is in the cache."""
+    """Load a trial's teacher. A teacher built from parts is trained first unless its run is cached."""
     assert trial.teacher is not None
     if isinstance(trial.teacher.model, str):
         return _load_teacher(trial.teacher.model)
@@ -56,7 +56,7 @@ def _load_teacher(source: str) -> FingerprintedModel:
 def train_teacher(
     trial: experiment.Trial, dataset: Any, run_trial: RunTrial, on_progress: ProgressCallback = ignore_progress
 ) -> Path:
-    """Return the run folder of a teacher of parts, training it if needed. The cache key is the run's identity."""
+    """Return the run folder of a teacher built from parts, training it if not cached. The key is the run's identity."""
     teacher_trial = build_teacher_trial(trial)
     identity = compute_run_identity(teacher_trial, dataset.corpus.digest)
     folder = get_cache_root() / TRAINED_TEACHERS_FOLDER / identity
@@ -73,7 +73,7 @@ def train_teacher(
 
 
 def build_teacher_trial(trial: experiment.Trial) -> experiment.Trial:
-    """Return the trial that trains a teacher of parts: a language model on the student's data."""
+    """Return the trial that trains a teacher built from parts: a language model on the student's data."""
     teacher = trial.teacher
     assert teacher is not None
     training = teacher.training or trial.training.model_copy(update={"distillation": None})
@@ -92,7 +92,7 @@ def build_teacher_trial(trial: experiment.Trial) -> experiment.Trial:
 def describe_teacher(
     trial: experiment.Trial, dataset: Any, run_trial: RunTrial, on_progress: ProgressCallback = ignore_progress
 ) -> TeacherFile:
-    """Return the name, weights digest and size of the teacher; for a teacher of parts also its settings and scores."""
+    """Return the teacher's name, weights digest and size and, if it is built from parts, its settings and scores."""
     assert trial.teacher is not None
     teacher = open_teacher(trial, dataset, run_trial, on_progress)
     description = TeacherFile.model_validate(teacher.to_dict())
@@ -105,7 +105,7 @@ def describe_teacher(
 
 
 def list_teacher_cache_folders(trial: experiment.Trial, dataset: Any, run_trial: RunTrial) -> list[Path]:
-    """Return the cache folders with the outputs of a trial's teacher, and its run folder if it is a model of parts."""
+    """Return the cache folders that hold a teacher's outputs, and its run folder if it is built from parts."""
     assert trial.teacher is not None
     digest = open_teacher(trial, dataset, run_trial).digest
     metadata_files = get_cache_root().glob(f"*/{METADATA_FILE}")
@@ -123,7 +123,7 @@ def build_teacher_strategy(teacher: distillation.TeacherConfig) -> Strategy:
 
 
 def check_same_vocabulary(teacher: FingerprintedModel, tokenizer: TokenizerProtocol) -> None:
-    """Raise ModelError unless teacher and student share a vocabulary: distributions are compared token by token."""
+    """Raise ModelError unless the teacher and student share a vocabulary: distributions are compared token by token."""
     teacher_tokens, student_tokens = list_vocabulary(teacher.tokenizer), list_vocabulary(tokenizer)
     if teacher_tokens == student_tokens:
         return

@@ -1,4 +1,4 @@
-"""Disk cache of teacher outputs: generated texts and top-k log-probabilities, keyed by content.
+"""A disk cache for teacher outputs: generated texts and top-k log-probabilities, keyed by content.
 
 FOLDER (named by a hash of the teacher weights and the settings)
   teacher.json     the cache key: name and digest of the teacher, settings
@@ -83,7 +83,7 @@ def find_missing(keys: Sequence[str], cached: Container[str]) -> list[int]:
 
 
 def get_cache_root() -> Path:
-    """Return the folder that holds all teacher caches of this machine."""
+    """Return the folder that holds all teacher caches on this machine."""
     return get_cache_folder("teachers")
 
 
@@ -140,7 +140,7 @@ class TeacherCache:
         return cache
 
     def _check(self) -> None:
-        """Write teacher.json, or raise RunFolderError if an existing one has another teacher or other settings."""
+        """Write teacher.json, or raise RunFolderError if an existing one has a different teacher or settings."""
         path = self.folder / METADATA_FILE
         if not path.is_file():
             metadata = schemas.TeacherCacheFile.model_validate(self.cache_key.to_dict())
@@ -190,7 +190,7 @@ class TeacherCache:
         return 4 * (2 * self.top_k + 1)
 
     def add_targets(self, key: str, targets: TeacherTargets) -> None:
-        """Append the targets of every position of one document."""
+        """Append the targets for every position in one document."""
         log_probs = torch.cat((targets.log_probs, targets.other_log_prob[:, None]), 1).float().cpu().numpy()
         ids = targets.ids.to(torch.int32).cpu().numpy()
         assert ids.shape[1] == self.top_k, "top_k ids per position"
@@ -228,7 +228,7 @@ class TeacherCache:
         self._verified_keys.add(key)
 
     def targets(self, keys: Sequence[str], counts: Sequence[int]) -> TeacherTargets:
-        """Return the targets of the first `counts[i]` positions of document `keys[i]`, concatenated over documents."""
+        """Return the targets for the first `counts[i]` positions of document `keys[i]`, concatenated over documents."""
         position_ranges = []
         for key, count in zip(keys, counts, strict=True):
             offset, num_positions = self.block_locations[key]
@@ -250,7 +250,7 @@ def _add_checksum(line: schemas.Record) -> dict[str, JsonValue]:
 
 
 def _validate_lines(lines: Sequence[dict[str, Any]], schema: type[LineT], path: Path) -> list[LineT]:
-    """Validate every line of a teacher cache file against its schema and its checksum."""
+    """Validate every line in a teacher cache file against its schema and its checksum."""
     records = schemas.validate_record(lines, list[schema], path)  # type: ignore[valid-type]
     for number, line in enumerate(lines, start=1):
         if not has_valid_checksum(line):

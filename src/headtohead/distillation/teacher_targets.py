@@ -1,4 +1,4 @@
-"""Teacher targets: top-k log-probabilities of the teacher at every predicted position, computed once and cached."""
+"""Teacher targets: the teacher's top-k log-probabilities at every predicted position, computed once and cached."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def compute_cached_targets(
     settings: DistillationConfig,
     on_progress: ProgressCallback = ignore_progress,
 ) -> tuple[TeacherCache, list[str]]:
-    """Return a cache that holds the targets of every row, and the cache key of each row."""
+    """Return a cache that holds the targets for every row, and each row's cache key."""
     top_k = min(settings.top_k, int(teacher.tokenizer.vocab_size))
     cache_settings = {"kind": "logits", "top_k": top_k, "temperature": settings.temperature}
     cache_key = CacheKey(teacher.name, teacher.digest, cache_settings)
@@ -62,7 +62,7 @@ def compute_cached_targets(
 def _compute_targets(
     model: Any, rows: list[list[int]], target_starts: list[int], settings: DistillationConfig
 ) -> list[TeacherTargets]:
-    """Return the targets of each row from one forward pass over the batch, padded on the right."""
+    """Return each row's targets from one forward pass over the right-padded batch."""
     width = max(map(len, rows)) - 1
     input_ids = torch.tensor([[*row[:-1], *[0] * (width + 1 - len(row))] for row in rows])
     lengths = torch.tensor([len(row) - 1 for row in rows])

@@ -48,7 +48,7 @@ def generate_texts(
 ) -> list[TeacherTextLine]:
     """Return one cache line per prompt, generating only those that are not cached.
 
-    With `generators`, several processes share the missing prompts. The batches do not change, so neither do the texts.
+    With `generators`, several processes share the missing prompts. The batches stay the same, and so do the texts.
     """
     settings = {"kind": "texts", "strategy": str(strategy), "max_new_tokens": max_new_tokens, "seed": seed}
     cache_key = CacheKey(teacher.name, teacher.digest, settings)
@@ -82,7 +82,7 @@ def generate_batches(
     prompt_batches: Sequence[list[list[int]]],
     max_new_tokens: int,
 ) -> Iterator[dict[str, Any]]:
-    """Yield a cache line for every prompt of these batches; runs in a worker on behalf of `generate_texts`."""
+    """Yield a cache line for every prompt in these batches; runs in a worker on behalf of `generate_texts`."""
     assert trial.teacher is not None
     teacher = open_teacher(trial, dataset, run_trial)
     strategy = build_teacher_strategy(trial.teacher)
@@ -127,7 +127,7 @@ def build_teacher_rows(
     """Build training rows from teacher texts.
 
     Each row starts with the prompt of a reference row, or with its first `teacher.prompt_tokens` tokens, and continues
-    with the text of the teacher.
+    with the teacher's text.
     """
     teacher_config, tokenizer, context = trial.teacher, dataset.tokenizer, trial.model.context
     assert teacher_config is not None
@@ -166,6 +166,6 @@ def build_teacher_rows(
 
 
 def build_summary_prompts(data: data.DataConfig, dataset: Any, tokenizer: Any, split: str) -> list[list[int]]:
-    """Return the prompt ids for every document of a split, in the vocabulary of `tokenizer`."""
+    """Return the prompt ids for every document in a split, in the vocabulary of `tokenizer`."""
     summary_prompt = summarization.build_summary_prompt(data.tokenizer)
     return [summary_prompt.ids(tokenizer, document.text)[0] for document in dataset.documents.splits[split]]

@@ -41,7 +41,7 @@ def print_distillation(findings: Findings) -> None:
 
 
 def _print_sample_summaries(sample: dict[str, Any]) -> None:
-    """Print a document with its reference summaries and the summary of every system."""
+    """Print a document with its reference summaries and every system's summary."""
     document = sample["document"]
     excerpt = document[:MAX_DOCUMENT_CHARACTERS] + (" ..." if len(document) > MAX_DOCUMENT_CHARACTERS else "")
     get_stdout_console().print(f"\n[dim]{escape(excerpt)}[/]")

@@ -1,4 +1,4 @@
-"""Choose where trials run: worker processes on this machine, a named backend, or a pool that exists already."""
+"""Choose where trials run: worker processes on this machine, a named backend, or an existing pool."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from headtohead.execution.ray.backend import build_ray_pool
 from headtohead.execution.worker_pool import WorkerPool
 
 BuildPool = Callable[[str, int | None, str], WorkerPool]
-"""maps the value of --backend, the number of workers and the device to a pool"""
+"""maps the --backend value, the number of workers and the device to a pool"""
 BACKENDS: dict[str, BuildPool] = {"ray": build_ray_pool}
-"""by the part of --backend before the first colon"""
+"""keyed by the part of --backend before the first colon"""
 
 
 def build_worker_pool(backend: str | WorkerPool | None, num_workers: int | None, device: str) -> WorkerPool:
-    """Return a pool of local workers, a pool of the backend that `backend` names, or `backend` itself."""
+    """Return a pool of local workers, a pool from the backend that `backend` names, or `backend` itself."""
     if isinstance(backend, WorkerPool):
         return backend
     if backend is None:

@@ -31,7 +31,7 @@ class LocalWorker:
         log_path: Path,
         process: ChildProcess | None = None,
     ) -> None:
-        """Start a worker process, or use `process`, which has been started before."""
+        """Start a worker process, or use `process`, which is already running."""
         self.job: Job | None = None
         self.is_ready = False
         self._log_path = log_path
@@ -46,7 +46,7 @@ class LocalWorker:
         return f"{self._process.exit_reason}{format_last_line(self._log_path)}"
 
     def _forward_messages(self, message_queue: MessageQueue) -> None:
-        """Put the messages of the process into the queue, then None when it has exited."""
+        """Put the process's messages into the queue, then None when it has exited."""
         for message in self._process.messages():
             message_queue.put((self, message))
         self._process.process.wait()
@@ -65,14 +65,14 @@ class LocalWorker:
         self.close()
 
     def close(self) -> None:
-        """Close the pipes of a process that has exited."""
+        """Close an exited process's pipes."""
         self._message_thread.join(JOIN_TIMEOUT_SECONDS)
         self._stderr_thread.join(JOIN_TIMEOUT_SECONDS)
         self._process.close_pipes()
 
 
 def format_last_line(log_path: Path) -> str:
-    """Return the last line of a log in parentheses, or an empty string."""
+    """Return a log's last line in parentheses, or an empty string."""
     tail = safe_open.read_tail(log_path, LOG_TAIL_BYTES) if log_path.is_file() else b""
     lines = tail.decode(errors="replace").strip().splitlines()
     return f" (last line of its log: {lines[-1][:200]})" if lines else ""
@@ -97,7 +97,7 @@ def default_num_workers() -> int:
 def prestart_workers(pool: WorkerPool, num_jobs: int, environment: dict[str, str]) -> Iterator[WorkerPool]:
     """Start local workers while the jobs are still being prepared: importing torch takes a while.
 
-    Yields a pool that uses them. Those that are not needed end with the context. Other pools are returned unchanged.
+    Yields a pool that uses them; unused workers end with the context. Pools of any other kind are returned unchanged.
     """
     if pool.spawn is not LocalWorker:
         yield pool

@@ -1,4 +1,4 @@
-"""Live progress of running trials and of a hyperparameter search on stderr."""
+"""Live progress of trials and hyperparameter searches on stderr."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headtohead.progress import ProgressUpdate, StderrProgress, format_duration
 
 REFRESHES_PER_SECOND = 4
 SILENT_SECONDS = 60.0
-"""a running trial that has reported nothing for so long is named"""
+"""a running trial that has reported nothing for this long is named"""
 
 
 class TrialProgressDisplay:
@@ -55,11 +55,11 @@ class TrialProgressDisplay:
         self.rich_live.stop()
 
     def update(self, jobs: Sequence[Any]) -> None:
-        """Redraw the table; without a terminal, print a progress line from time to time."""
+        """Redraw the table; without a terminal, print a progress line periodically."""
         if self.is_interactive:
             self.rich_live.update(self.render(jobs))
         elif time.monotonic() - self.last_line_time >= StderrProgress.ELSEWHERE or (
-            # The first estimate of longer work is printed at once.
+            # For longer work, the first estimate is printed at once.
             self.last_line_time == self.began and (estimate_time_left(jobs) or 0.0) > StderrProgress.ELSEWHERE
         ):
             self.last_line_time = time.monotonic()
@@ -110,14 +110,14 @@ class TrialProgressDisplay:
 
 
 class SearchProgressDisplay(TrialProgressDisplay):
-    """Display of a search: running trials, the best point so far and the time left; afterwards the final comparison."""
+    """A search's display: running trials, the best point so far and the time left, then the final comparison."""
 
     def __init__(self, experiment: experiment.Experiment) -> None:
         super().__init__(experiment)
         self.full_experiment = experiment
 
     def table(self, jobs: Sequence[Any]) -> Table:
-        """Return the running trials of the search, or the table of the final comparison."""
+        """Return the search's running trials, or the table for the final comparison."""
         if not any(job.trial.is_search for job in jobs):
             new_names = [
                 name
@@ -166,12 +166,12 @@ class SearchProgressDisplay(TrialProgressDisplay):
 
 
 def build_progress_display(experiment: experiment.Experiment) -> TrialProgressDisplay:
-    """Return the display of an experiment, or of its search if it has one."""
+    """Return the display for an experiment, or for its search if it has one."""
     return SearchProgressDisplay(experiment) if experiment.search else TrialProgressDisplay(experiment)
 
 
 class NotebookProgressDisplay:
-    """A progress bar with speed and time left in the output of a notebook cell."""
+    """A progress bar with speed and time left in a notebook cell's output."""
 
     SECONDS_PER_UPDATE = 0.5
 
@@ -220,12 +220,12 @@ def render_progress_bar(fraction: float, text: str) -> str:
 
 
 def estimate_fraction_done(job: Any) -> float:
-    """Return the fraction of a job that is done."""
+    """Return the completed fraction of a job."""
     return 1.0 if job.is_over else job.step / job.steps if job.state == "running" and job.steps else 0.0
 
 
 def open_progress_display(experiment: experiment.Experiment) -> TrialProgressDisplay | NotebookProgressDisplay:
-    """Return the display of a notebook if the process is a notebook kernel, otherwise that of a terminal."""
+    """Return the notebook display if the process is a notebook kernel, otherwise the terminal display."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     is_notebook = shell is not None and type(shell).__name__ == "ZMQInteractiveShell"
@@ -233,7 +233,7 @@ def open_progress_display(experiment: experiment.Experiment) -> TrialProgressDis
 
 
 def estimate_durations(jobs: Sequence[Any]) -> dict[int, float]:
-    """Return the seconds of finished jobs, and of running ones that have reported an estimate, by id()."""
+    """Return the duration in seconds of each finished job, and of running ones with an estimate, by id()."""
     durations = {id(job): job.end_time - job.start_time for job in jobs if job.state == "finished"}
     return durations | {
         id(job): job.report_time - job.start_time + job.seconds_left
@@ -245,7 +245,7 @@ def estimate_durations(jobs: Sequence[Any]) -> dict[int, float]:
 def estimate_time_left(jobs: Sequence[Any]) -> float | None:
     """Return the estimated seconds until all jobs are over, or None before the first worker has reported.
 
-    Running jobs count with the estimate of their worker. Waiting jobs take as long as the others, in proportion to
+    Running jobs use their worker's estimate. Waiting jobs are assumed to take as long as the others, in proportion to
     their FLOPs.
     """
     durations = estimate_durations(jobs)
@@ -267,7 +267,7 @@ def estimate_time_left(jobs: Sequence[Any]) -> float | None:
 
 
 def make_job_cell(job: Any) -> Cell:
-    """Return the state of a job as a table cell; progress and loss while it runs."""
+    """Return a job's state as a table cell, with its progress and loss while it runs."""
     if job is None:
         return Cell("")
     if job.state == "running":

@@ -30,7 +30,7 @@ def run_teacher(
     on_progress: ProgressCallback = ignore_progress,
     pool: WorkerPool | None = None,
 ) -> TeacherFile | SummarizationTeacherFile:
-    """Compute the teacher outputs of every variant; return the content of teacher.json."""
+    """Compute every variant's teacher outputs; return the content of teacher.json."""
     trials = [loading.build_trial(experiment, variant, 0) for variant in experiment.names]
     for trial in trials:
         dataset = prepare_dataset(trial.data, trial.task)
@@ -45,7 +45,7 @@ def run_teacher(
 
 
 def build_teacher_workers(pool: WorkerPool | None, trial: experiment.Trial, folder: Path) -> TeacherWorkers | None:
-    """Return workers that generate teacher texts, or None if the pool cannot."""
+    """Return workers that generate teacher texts, or None if the pool does not support it."""
     return TeacherWorkers(pool, trial, folder / "workers.log") if pool is not None and pool.can_generate_texts else None
 
 
@@ -85,7 +85,7 @@ class TeacherWorkers:
                     lines.put(job.generated_lines.popleft())
 
         def run() -> None:
-            """Run the jobs in a thread; put None into the queue at the end."""
+            """Run the jobs in a thread, then put None into the queue."""
             try:
                 run_jobs(jobs, pool=self.pool, log_path=self.log_path, on_update=collect)
             finally:

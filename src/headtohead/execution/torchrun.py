@@ -1,7 +1,7 @@
 """Run an experiment under torchrun: all processes train one trial together, then the next.
 
-The first process (the leader) handles the request, the folders and the progress display, as it does with workers. The
-others (followers) wait for a trial, train it together with the leader, and wait again.
+Rank 0 (the leader) handles the request, the folders and the progress display, as it does with workers. All other ranks
+(followers) wait for a trial, train it together with the leader, and wait again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ JOIN_TIMEOUT_SECONDS = 5.0
 
 
 def read_ranks(environment: Mapping[str, str]) -> tuple[int, int, int]:
-    """Return rank, world size and local rank; (0, 1, 0) without torchrun."""
+    """Return the rank, world size and local rank; (0, 1, 0) without torchrun."""
     if TORCHRUN_VARIABLE not in environment:
         return 0, 1, 0
     return int(environment["RANK"]), int(environment["WORLD_SIZE"]), int(environment["LOCAL_RANK"])
@@ -70,7 +70,7 @@ def open_leader(environment: Mapping[str, str]) -> Iterator[TorchrunLeader]:
 
 
 class TorchrunLeader:
-    """The only worker of its pool: a thread of the first process that trains together with the followers."""
+    """The only worker in its pool: a thread in rank 0 that trains together with the followers."""
 
     def __init__(self, ranks: DataParallelProcess) -> None:
         self.ranks = ranks
@@ -87,7 +87,7 @@ class TorchrunLeader:
 
     @property
     def pool(self) -> WorkerPool:
-        """A pool with this worker only."""
+        """A pool that consists of this worker only."""
         return WorkerPool(1, self._spawn)
 
     def _spawn(self, message_queue: MessageQueue, environment: dict[str, str], log_path: Path) -> TorchrunLeader:
@@ -157,7 +157,7 @@ def _add_resume_hint() -> Iterator[None]:
 
 
 def reshard_runs(folder: Path, num_processes: int) -> list[Path]:
-    """Rewrite the checkpoints of unfinished runs for another number of processes; return the runs that changed."""
+    """Rewrite unfinished runs' checkpoints for a different number of processes; return the runs that changed."""
     if not folder.is_dir():
         return []
     with lock_folder(folder):
@@ -166,7 +166,7 @@ def reshard_runs(folder: Path, num_processes: int) -> list[Path]:
 
 
 def check_torchrun_options(backend: str | None, num_workers: int | None) -> None:
-    """Raise RequestError for options that have no meaning under torchrun."""
+    """Raise RequestError for options that are meaningless under torchrun."""
     option = "--backend" if backend else "--workers" if num_workers else None
     if option:
         raise RequestError(f"{option}: cannot be used under torchrun, where all processes train one trial together")

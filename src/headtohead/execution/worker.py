@@ -54,7 +54,7 @@ def _run_and_report(request: dict[str, Any], channel: ParentChannel) -> None:
 
 
 def _run_job(request: dict[str, Any], folder: Path, send: SendEvent) -> dict[str, Any]:
-    """Run a trial and return its scores, or generate some of the texts of a teacher and return {}."""
+    """Run a trial and return its scores, or generate some of a teacher's texts and return {}."""
     from headtohead.distillation.teacher_texts import generate_batches
     from headtohead.model_cost import ModelCost
     from headtohead.tasks.registry import prepare_dataset
@@ -77,7 +77,7 @@ def _run_job(request: dict[str, Any], folder: Path, send: SendEvent) -> dict[str
 
 
 def throttle_progress(send: SendEvent) -> Callable[[Any], None]:
-    """Return a training callback with which a worker reports progress a few times per second, and at the last step."""
+    """Return a training callback that reports a worker's progress a few times per second, and at the last step."""
     last_sent = 0.0
 
     def report(progress: Any) -> None:

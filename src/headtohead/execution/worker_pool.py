@@ -20,7 +20,7 @@ from headtohead.progress import format_duration
 from headtohead.training import devices
 
 MAX_SILENT_SECONDS = 3600.0
-"""a worker that has reported nothing for so long is ended; audits and evaluation take a fraction of it"""
+"""a worker that has reported nothing for this long is ended; audits and evaluation take a fraction of that time"""
 MAX_REASSIGNMENTS = 20
 """a job whose machine was lost this often is not reassigned again"""
 
@@ -29,7 +29,7 @@ JobState = Literal["waiting", "running", "finished", "failed", "lost", "kept"]
 
 @dataclass
 class Job:
-    """A trial to run. With `texts`, the job generates some of the texts of the teacher instead."""
+    """A trial to run. With `texts`, the job generates some of the teacher's texts instead."""
 
     trial: experiment.Trial
     folder: Path
@@ -40,11 +40,11 @@ class Job:
     rate: float = 0.0
     """training steps per second"""
     seconds_left: float | None = None
-    """estimate of its worker at `report_time`"""
+    """its worker's estimate at `report_time`"""
     message: str = ""
     is_request_error: bool = False
     num_reassignments: int = 0
-    """number of times the job moved to another machine because its own was lost"""
+    """number of times the job moved to a different machine because its own was lost"""
     start_time: float = 0.0
     end_time: float = 0.0
     report_time: float = 0.0
@@ -64,7 +64,7 @@ class Job:
 
     @property
     def silent_seconds(self) -> float:
-        """Seconds since the worker of a running job last reported."""
+        """Seconds since a running job's worker last reported."""
         return time.monotonic() - self.report_time if self.state == "running" else 0.0
 
     def start(self) -> None:
@@ -118,7 +118,8 @@ class WorkerPool:
 def build_environment(trials: Sequence[experiment.Trial]) -> dict[str, str]:
     """Return the environment variables that workers need before torch is imported.
 
-    Muon multiplies in bfloat16, which some machines report as supported although it is wrong or very slow there.
+    Muon multiplies in bfloat16, which some machines report as supported although it gives wrong results or is very
+    slow.
     """
     if all(trial.training.optimizer.kind != "muon" for trial in trials):
         return {}
@@ -140,14 +141,14 @@ def run_jobs(
     """Run all waiting jobs and return when none is left. The outcome is in the state of each job.
 
     Args:
-        jobs: All jobs; jobs of `next_jobs` are appended.
+        jobs: All jobs; those that `next_jobs` returns are appended.
         pool: Number of workers, and how to start one.
-        log_path: File for the stderr of the workers.
+        log_path: File for the workers' stderr.
         device: Device to train on.
         on_start: Called with each job before it is sent to a worker.
         on_update: Called with all jobs whenever one of them may have changed.
         next_jobs: Called with the number of free workers; returns further jobs.
-        environment: Environment variables of the workers; by default those that the trials need.
+        environment: The workers' environment variables; by default those that the trials need.
     """
     waiting = deque(job for job in jobs if job.state == "waiting")
     message_queue: MessageQueue = queue.Queue()
@@ -192,7 +193,7 @@ def run_jobs(
 def _end_silent_workers(workers: list[WorkerHandle]) -> None:
     """End workers that have reported nothing for too long; their trials are lost, the others continue.
 
-    A worker that is not ready may wait for a slot in a cluster and is not ended."""
+    A worker that is not ready may be waiting for a slot in a cluster and is not ended."""
     for worker in list(workers):
         if worker.job is None or not worker.is_ready or worker.job.silent_seconds <= MAX_SILENT_SECONDS:
             continue
@@ -206,7 +207,7 @@ def _end_silent_workers(workers: list[WorkerHandle]) -> None:
 def _handle_message(
     worker: WorkerHandle, message: dict[str, Any] | None, workers: list[WorkerHandle], waiting: deque[Job]
 ) -> None:
-    """Update the job of a worker, or replace a worker that has exited. Messages of removed workers are ignored."""
+    """Update a worker's job, or replace a worker that has exited. Messages from removed workers are ignored."""
     if worker not in workers:
         return
     if message is None or message["event"] == "reassign":
@@ -227,7 +228,7 @@ def _handle_message(
 
 
 def _update_job(worker: WorkerHandle, message: dict[str, Any]) -> bool:
-    """Record a message in the job of its worker; return whether the job is over."""
+    """Record a message in its worker's job; return whether the job is over."""
     worker.is_ready = True
     job = worker.job
     if job is None or message["event"] == "ready":
@@ -249,7 +250,7 @@ def _update_job(worker: WorkerHandle, message: dict[str, Any]) -> bool:
 
 
 def _handle_lost_worker(worker: WorkerHandle, *, is_reassignable: bool) -> Job | None:
-    """Detach the job of a worker that has exited; return it if it should continue on another machine."""
+    """Detach an exited worker's job; return it if it should continue on a different machine."""
     job, worker.job = worker.job, None
     if job is None:
         return None

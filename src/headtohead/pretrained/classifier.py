@@ -1,9 +1,10 @@
 """Fine-tuning: a pretrained encoder with a classification head, frozen layers, LoRA and layer-wise learning rates.
 
-With `pool = "own"` the model is the sequence classifier of transformers, including its head, and can be loaded there
-after saving. `first` and `mean` add our own head to the bare encoder: dropout and a linear layer. A new head is
-initialised from (seed, parameter name) as in transformers: normal with the configuration's initializer_range, biases 0.
-Frozen layers stay in evaluation mode, because dropout in them would be noise that nothing can adapt to."""
+With `pool = "own"`, the model is transformers' sequence classifier, including its head, and can be loaded by
+transformers after saving. `first` and `mean` add our own head to the bare encoder: dropout and a linear layer. A new
+head is initialised from (seed, parameter name) as in transformers: normal with the configuration's initializer_range,
+biases 0. Frozen layers stay in evaluation mode, because dropout in them would add noise that they cannot adapt to.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ class EncoderClassifier(nn.Module):
         )
         self.head = self._build_head() if model_config.pool != "own" else None
         self.new_parameter_names: frozenset[str] = frozenset()
-        """Parameters of the new head, which are never frozen."""
+        """The new head's parameters, which are never frozen."""
         self._frozen_modules: list[nn.Module] = []
         if model_config.dropout is not None:
             for module in self._get_head_modules():
@@ -161,7 +162,7 @@ class EncoderClassifier(nn.Module):
         )
 
     def compute_lr_multipliers(self) -> dict[str, float]:
-        """Return the learning-rate multiplier of each parameter; an empty dict without layer decay."""
+        """Return each parameter's learning-rate multiplier; an empty dict without layer decay."""
         if self.model_config.layer_decay == 1:
             return {}
         layers = list(self._find_encoder_layers()[1])
@@ -179,7 +180,7 @@ class EncoderClassifier(nn.Module):
 def _pool_hidden_states(
     hidden_states: Tensor, attention_mask: Tensor | None, pool: str
 ) -> Float[Tensor, "batch width"]:
-    """Return the first hidden state of each row, or the mean over its tokens without padding."""
+    """Return each row's first hidden state, or the mean over its tokens, excluding padding."""
     if pool == "first":
         return hidden_states[:, 0]
     if attention_mask is None:
@@ -240,8 +241,9 @@ def load_classifier(model_config: PretrainedModelConfig, folder: Path, num_class
 def save_classifier(
     folder: Path, model: EncoderClassifier, metadata: dict[str, Any], label_names: tuple[str, ...]
 ) -> None:
-    """Save in the format of transformers with LoRA merged, and our own head next to it. `metadata` goes into
-    config.json, where transformers ignores unknown entries."""
+    """Save in transformers' format with LoRA merged, and our own head in a separate file. `metadata` is added to
+    config.json, where transformers ignores unknown entries.
+    """
     plain = copy.deepcopy(model).cpu()
     lora.merge_lora(plain)
     config = plain.inner.config
@@ -298,7 +300,7 @@ def _build_from_weights(
     with silence_transformers(transformers), fork_seeded_rng(seed, "initial"):
         inner, report = load_from_pretrained(model_class, weights, **kwargs)
         classifier = EncoderClassifier(inner, model, num_classes, weights.name)
-    # Parameters of the head, and parameters that the file does not contain.
+    # The head's parameters, and those that the file does not contain.
     head_names = {name for name, _ in classifier.named_parameters()} - {
         f"inner.{n}" for n in _list_encoder_parameters(inner)
     }
@@ -316,7 +318,7 @@ def _build_from_weights(
 
 
 def _list_encoder_parameters(inner: Any) -> set[str]:
-    """Return the names of the encoder's parameters within the whole model."""
+    """Return the names of the encoder's parameters in the whole model."""
     encoder_ids = {id(parameter) for parameter in inner.base_model.parameters()}
     return {name for name, parameter in inner.named_parameters() if id(parameter) in encoder_ids}
 
@@ -343,7 +345,7 @@ def _init_new_parameters(model: EncoderClassifier, seed: int) -> None:
 
 
 def _check_num_labels(weights: PretrainedWeights, num_classes: int) -> None:
-    """Raise ModelError if a head that is kept has another number of classes than the data."""
+    """Raise ModelError if a head that is kept has a different number of classes than the data."""
     num_labels = len(weights.config.get("id2label") or {}) or 2
     if num_labels == num_classes:
         return
@@ -354,7 +356,7 @@ def _check_num_labels(weights: PretrainedWeights, num_classes: int) -> None:
 
 
 def _check_max_length(model: EncoderClassifier) -> None:
-    """Raise ModelError if max_length exceeds the encoder's positions."""
+    """Raise ModelError if max_length exceeds the encoder's maximum position."""
     max_positions = get_max_positions(model.encoder)
     if max_positions is not None and model.context > max_positions:
         raise ModelError(f"model.max_length: {model.name} supports {max_positions} positions, got {model.context}")

@@ -1,4 +1,4 @@
-"""Encode a corpus with the tokenizer of pretrained weights, truncated to `model.max_length`."""
+"""Encode a corpus with a pretrained model's tokenizer, truncated to `model.max_length`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headtohead.pretrained.weights import locate_weights
 
 
 def load_tokenizer(tokenizer_choice: base.ComponentConfig) -> PretrainedTokenizer:
-    """Load the tokenizer that is stored with the pretrained weights."""
+    """Load the tokenizer stored with the pretrained weights."""
     weights = locate_weights(tokenizer_choice.options["model"])
     with silence_transformers(import_transformers(weights)):
         return PretrainedTokenizer.load(weights, None)
@@ -28,7 +28,7 @@ def encode_splits(
 ) -> dict[str, Any]:
     """Return every split as token rows. Each batch is padded to its longest row, because the encoder masks padding.
 
-    Raise DataError if `max_length` truncates every text of a split.
+    Raise DataError if `max_length` truncates every text in a split.
     """
     max_length = int(tokenizer_choice.options["max_length"])
     encoded_splits = {}

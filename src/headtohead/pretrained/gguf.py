@@ -1,9 +1,10 @@
-"""GGUF files: parse the header of untrusted files, and load them with a faster reader than that of the gguf package.
+"""GGUF files: parse untrusted headers, and load files with a faster reader than the gguf package's.
 
 The gguf reader creates several objects per vocabulary entry through a memory map, and transformers creates three
-readers per model: 30 s for a file of 100 MB. `use_fast_reader` is kept because it slices lists in one pass and shares
-one reader. If the gguf package changes its internals, its own reader is used. To know the size of a model, the header
-is enough. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md."""
+readers per model: 30 s for a 100 MB file. `use_fast_reader` is kept because it slices lists in one pass and shares one
+reader. If the gguf package changes its internals, its own reader is used. The header alone is enough to determine a
+model's size. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
+"""
 
 import struct
 from collections.abc import Iterator
@@ -20,17 +21,17 @@ from headtohead.errors import ModelError
 MAGIC = b"GGUF"
 SUPPORTED_VERSIONS = (2, 3)
 STRING_TYPE, ARRAY_TYPE = 8, 9
-# Bytes of a scalar by its GGUF type id.
+# The size of a scalar in bytes, by GGUF type id.
 SCALAR_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 MAX_LENGTH = 1 << 32
-"""Upper bound for the length of strings and lists in a valid file."""
+"""Upper bound on the length of strings and lists in a valid file."""
 MAX_PARAMETERS_PER_BYTE = 8
 """Upper bound; the densest quantisation has about five."""
 
 
 @dataclass(frozen=True)
 class GGUFHeader:
-    """Content of a GGUF header."""
+    """The content of a GGUF header."""
 
     architecture: str
     tensor_sizes: dict[str, int]
@@ -46,7 +47,7 @@ class _CorruptFileError(Exception):
 
 
 def read_header(path: Path) -> GGUFHeader:
-    """Return architecture and tensor sizes. Raises ModelError if the file is not GGUF or is corrupted."""
+    """Return the architecture and tensor sizes. Raises ModelError if the file is not GGUF or is corrupted."""
     with safe_open.open_file(path, safe_open.MAX_WEIGHTS_BYTES, follow_link=True) as file:
         if file.read(4) != MAGIC:
             raise ModelError(f"{path} is not a GGUF file (it does not start with {MAGIC.decode()})")
@@ -118,7 +119,7 @@ def _skip_bytes(file: BinaryIO, num_bytes: int) -> None:
 
 
 def _skip_value(file: BinaryIO, value_type: int) -> None:
-    """Skip one metadata value of a GGUF header: a string, an array or a scalar."""
+    """Skip one metadata value in a GGUF header: a string, an array or a scalar."""
     if value_type == STRING_TYPE:
         _skip_bytes(file, _read_length(file))
     elif value_type == ARRAY_TYPE:
@@ -164,7 +165,7 @@ def _build_fast_reader_class(gguf: Any) -> Any:
         """GGUFReader with faster parsing of lists."""
 
         def _get_field_parts(self, orig_offs: Any, raw_type: Any) -> Any:
-            """Return the items of an array as views of the file, without one numpy call per item."""
+            """Return an array's items as views of the file, without one numpy call per item."""
             if kinds(raw_type) != kinds.ARRAY or self.byte_order == "S":
                 return super()._get_field_parts(orig_offs, raw_type)
             header = [self._get(orig_offs, np.uint32), self._get(orig_offs + 4, np.uint64)]

@@ -1,7 +1,8 @@
 """Students for distillation: copies of a pretrained decoder with fewer layers.
 
-The initialisation of DistilBERT, Sanh et al. 2019, arXiv:1910.01108. Embeddings, final norm and output layer are copied
-from the teacher, and so are some of its layers, in order: the first n, or n spread evenly from first to last."""
+Initialised as in DistilBERT, Sanh et al. 2019, arXiv:1910.01108. The embeddings, the final norm and the output layer
+are copied from the teacher, as are some of its layers, in order: the first n, or n spread evenly from first to last.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +24,11 @@ from headtohead.pretrained.weights import locate_weights
 
 LayerSelection = Literal["evenly", "first"]
 LOGITS_TOLERANCE = 1e-3
-"""Tolerance between logits of magnitude 10 that are computed in two ways."""
+"""Tolerance between two computations of logits of magnitude 10."""
 
 
 def select_layers(total_layers: int, num_layers: int, selection: LayerSelection = "evenly") -> tuple[int, ...]:
-    """Return the indices of the layers to keep: the first ones, or spread evenly including first and last."""
+    """Return the indices of the layers to keep: the first ones, or evenly spaced, including the first and the last."""
     if not 1 <= num_layers <= total_layers:
         raise ModelError(f"layers must be between 1 and {total_layers}, got {num_layers}")
     if selection == "first" or num_layers == 1:
@@ -82,7 +83,7 @@ def _shorten_config(config: Any, total_layers: int, kept_layers: tuple[int, ...]
 
 
 def build_student(model_config: PretrainedModelConfig) -> StudentModel:
-    """Return the configured student with its initial weights, which are equal for all seeds."""
+    """Return the configured student with its initial weights, which are the same for all seeds."""
     loaded = _load_teacher(model_config.pretrained)
     if model_config.layer_subset is not None:
         student = drop_layers(loaded, model_config.layer_subset.layers, model_config.layer_subset.selection)
@@ -92,7 +93,7 @@ def build_student(model_config: PretrainedModelConfig) -> StudentModel:
 
 @lru_cache(maxsize=1)
 def _load_teacher(source: str) -> PretrainedModel:
-    """Return the teacher, cached because every trial of a process copies it. It is never trained."""
+    """Return the teacher, cached because every trial in a process copies it. It is never trained."""
     return load_pretrained(source).model
 
 
@@ -103,7 +104,7 @@ def load_student(model_config: PretrainedModelConfig, folder: Path) -> StudentMo
 
 
 def save_student(folder: Path, model: StudentModel, metadata: dict[str, Any]) -> None:
-    """Save in the format of transformers, with `metadata` as an additional entry of config.json."""
+    """Save in transformers' format, with `metadata` as an additional entry in config.json."""
     import transformers
 
     model.inner.config.headtohead = metadata
@@ -136,7 +137,8 @@ class StudentModel(PretrainedModel):
     """A pretrained decoder for training.
 
     It exposes the hidden states before the output layer, which is then applied to predicted positions only: to the
-    summary and not to the document before it."""
+    summary, not to the document before it.
+    """
 
     def __init__(self, inner: nn.Module, name: str = "", context: int | None = None) -> None:
         super().__init__(inner, name)
@@ -157,14 +159,15 @@ class StudentModel(PretrainedModel):
     def compute_hidden_states(
         self, input_ids: Int[Tensor, "batch length"], attention_mask: Tensor | None = None
     ) -> Float[Tensor, "batch length width"]:
-        """Return the input of the output layer."""
+        """Return the input to the output layer."""
         kwargs: dict[str, Any] = {} if attention_mask is None else {"attention_mask": attention_mask.long()}
         hidden: Tensor = self.inner.base_model(input_ids=input_ids, use_cache=False, **kwargs).last_hidden_state
         return hidden
 
     def is_output_linear(self) -> bool:
-        """Return whether logits equal the output layer of the hidden states; some models scale or cap them. Checked
-        once, on two tokens."""
+        """Return whether the output layer alone maps hidden states to logits; some models also scale or cap them.
+        Checked once, on two tokens.
+        """
         if self._is_output_linear is None:
             was_training = self.training
             self.eval()

@@ -1,6 +1,6 @@
-"""Load decoders and encoders of transformers, in float32, with the interface of our own models.
+"""Load transformers' decoders and encoders, in float32, behind the interface of our own models.
 
-`weights` decides what may be loaded. The cache is that of transformers, wrapped as a `DecodingCache`. Fused kernels
+`weights` decides what may be loaded. The cache is transformers' own, wrapped as a `DecodingCache`. Fused kernels
 return no attention weights, so a forward pass with `output_attentions` switches to eager attention."""
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from headtohead.pretrained.weights import PretrainedWeights, check_memory, locat
 InputIds = Int[Tensor, "batch length"]
 MAX_LAYERS = 2000
 UNLIMITED_CONTEXT = 1 << 30
-"""Context of a model whose configuration does not limit positions."""
+"""Context length for a model whose configuration does not limit positions."""
 
 
 class PretrainedCache:
-    """A DynamicCache of transformers, with the padding mask of the cached tokens."""
+    """A transformers DynamicCache, with the padding mask of the cached tokens."""
 
     def __init__(self, config: Any) -> None:
         from transformers import DynamicCache
@@ -58,14 +58,14 @@ class PretrainedCache:
         return self.attention_mask
 
     def select_rows(self, row_indices: Int[Tensor, " kept"]) -> None:
-        """Keep these rows of the batch, in this order. Indices may repeat."""
+        """Keep these batch rows, in this order. Indices may repeat."""
         self.inner.batch_select_indices(row_indices)
         if self.attention_mask is not None:
             self.attention_mask = self.attention_mask[row_indices]
 
 
 class PretrainedModel(nn.Module):
-    """A model of transformers with our protocol.
+    """A transformers model that implements our protocol.
 
     An encoder has no output layer: its logits are its last hidden state."""
 
@@ -126,7 +126,7 @@ class PretrainedModel(nn.Module):
         return logits
 
     def build_decode_step(self, cache: PretrainedCache) -> Callable[[InputIds], Tensor]:
-        """Return a function from the latest token of each row to next-token logits, using this cache."""
+        """Return a function from each row's latest token to next-token logits, using this cache."""
         return partial(self.next_token_logits, cache=cache)
 
     def _call_inner(
@@ -263,7 +263,7 @@ def is_causal_lm(config: dict[str, Any]) -> bool:
 
 
 def _load_model(transformers: Any, model_class: Any, weights: PretrainedWeights) -> nn.Module:
-    """Load the weights; raise ModelError if tensors are missing or have another shape."""
+    """Load the weights; raise ModelError if tensors are missing or have a different shape."""
     inner, report = load_from_pretrained(model_class, weights)
     # Tensors missing from the file were initialised at random. Only an encoder's pooler is unused and may be missing.
     missing = sorted(name for name in report["missing_keys"] if "pooler" not in name)
@@ -283,7 +283,7 @@ def build_mismatch_error(
 def load_from_pretrained(
     model_class: Any, weights: PretrainedWeights, **kwargs: Any
 ) -> tuple[nn.Module, dict[str, Any]]:
-    """Return the model in float32, and the loading info of transformers (missing and mismatched keys)."""
+    """Return the model in float32, and transformers' loading info (missing and mismatched keys)."""
     gguf = {"gguf_file": weights.gguf_file} if weights.gguf_file else {"use_safetensors": True}
     try:
         if not weights.gguf_file:
@@ -313,8 +313,9 @@ MAX_EXTRA_PARAMETERS = 2**24
 
 
 def _check_config_size(model_class: Any, weights: PretrainedWeights) -> None:
-    """Raise ModelError if the configuration describes a far larger model than the file holds, whose remaining tensors
-    would be allocated at random."""
+    """Raise ModelError if the configuration describes a far larger model than the file holds: the remaining tensors
+    would be allocated and initialised at random.
+    """
     from transformers import AutoConfig
 
     layers = max((n for name in NUM_LAYERS_KEYS if type(n := weights.config.get(name)) is int), default=0)
@@ -332,7 +333,7 @@ def _check_config_size(model_class: Any, weights: PretrainedWeights) -> None:
 
 @contextmanager
 def silence_transformers(transformers: Any) -> Iterator[None]:
-    """Disable the progress bars, log messages and warnings of transformers."""
+    """Disable transformers' progress bars, log messages and warnings."""
     from transformers import modeling_gguf_pytorch_utils as gguf_utils
 
     logging = transformers.utils.logging

@@ -1,7 +1,8 @@
 """LoRA: W x + (alpha / rank) B A x with frozen W, after Hu et al. 2021, arXiv:2106.09685.
 
-B starts at zero, so that training starts from the pretrained model. `merge_lora` adds the product to W before saving:
-the saved model is a plain one of the original size."""
+B starts at zero, so that training starts from the pretrained model. `merge_lora` adds the product to W before saving,
+so the saved model has its original architecture and size.
+"""
 
 import math
 from collections.abc import Iterator
@@ -42,7 +43,7 @@ class LoRALinear(nn.Module):
 
 
 def apply_lora(encoder: nn.Module, lora_config: LoraConfig) -> None:
-    """Freeze the encoder and replace its target modules by LoRALinear."""
+    """Freeze the encoder and replace its target modules with LoRALinear."""
     encoder.requires_grad_(False)
     linears = [(parent, name, child) for parent, name, child in _iter_children(encoder) if isinstance(child, nn.Linear)]
     available = {name for _, name, _ in linears}
@@ -57,7 +58,7 @@ def apply_lora(encoder: nn.Module, lora_config: LoraConfig) -> None:
 
 
 def merge_lora(model: nn.Module) -> None:
-    """Replace every LoRALinear by an equivalent nn.Linear."""
+    """Replace every LoRALinear with an equivalent nn.Linear."""
     for parent, name, child in _iter_children(model):
         if isinstance(child, LoRALinear):
             setattr(parent, name, child.merge_weights())

@@ -1,4 +1,4 @@
-"""The tokenizer of a pretrained model, with the interface of our own tokenizers.
+"""A pretrained model's tokenizer, behind the interface of our own tokenizers.
 
 Special tokens are not parsed from text, so that a text cannot inject them; only a chat template inserts them."""
 
@@ -17,7 +17,7 @@ VOCABULARY_FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.mode
 
 
 class PretrainedTokenizer:
-    """Encodes and decodes text with a tokenizer of transformers."""
+    """Encodes and decodes text with a transformers tokenizer."""
 
     def __init__(self, backend: Any, name: str = "", extra_eos_ids: Sequence[int] = ()) -> None:
         self.backend = backend
@@ -36,8 +36,7 @@ class PretrainedTokenizer:
 
     @classmethod
     def load(cls, weights: PretrainedWeights, model: Any) -> PretrainedTokenizer:
-        """Return the tokenizer of a model folder or GGUF file, with the stop tokens of the model's generation
-        config."""
+        """Return the tokenizer in a model folder or GGUF file, with the stop tokens from its generation config."""
         from transformers import AutoTokenizer
 
         if not weights.gguf_file and not any((weights.folder / name).is_file() for name in VOCABULARY_FILES):
@@ -56,7 +55,7 @@ class PretrainedTokenizer:
         return cls(backend, weights.name, eos_ids)
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of a text, without special tokens."""
+        """Return a text's token ids, without special tokens."""
         self._check(text)
         ids: list[int] = self.backend.encode(text, add_special_tokens=False, split_special_tokens=True)
         return ids
@@ -70,7 +69,7 @@ class PretrainedTokenizer:
         return [self.encode(row) for row in texts]
 
     def prompt(self, text: str) -> list[int]:
-        """Return the token ids of a prompt, with a start token if the model was trained with one."""
+        """Return a prompt's token ids, with a start token if the model was trained with one."""
         empty = self.backend.encode("")
         return [*(empty[:1] if empty and empty[0] == self.bos_id else []), *self.encode(text)]
 
@@ -94,7 +93,7 @@ class PretrainedTokenizer:
         return encoded, num_truncated
 
     def save(self, folder: Path) -> None:
-        """Write the tokenizer files in the format of transformers."""
+        """Write the tokenizer files in transformers' format."""
         self.backend.save_pretrained(folder)
 
     def chat(self, text: str) -> list[int]:
@@ -108,7 +107,7 @@ class PretrainedTokenizer:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids, without padding, start and stop tokens."""
+        """Return the decoded text, without padding, start and stop tokens."""
         kept_ids = [int(token_id) for token_id in ids if token_id not in self._skipped_ids]
         if self._guard is not None:
             self._guard.check_decoding(kept_ids)
@@ -116,7 +115,7 @@ class PretrainedTokenizer:
         return text
 
     def id_to_token(self, id: int) -> str:
-        """Return the vocabulary entry of a token id."""
+        """Return the vocabulary entry for a token id."""
         token = self.backend.convert_ids_to_tokens(int(id)) if 0 <= id < self.vocab_size else None
         if token is None:
             raise IndexError(f"no token {id} in a vocabulary of {self.vocab_size}")

@@ -48,7 +48,7 @@ class PretrainedWeights:
 
 
 def locate_weights(source: str | Path) -> PretrainedWeights:
-    """Return the weights of a source, after all checks that are possible without loading them."""
+    """Return a source's weights, after all checks that are possible without loading them."""
     path, text = Path(source).expanduser(), str(source)
     if text.startswith(HUB_PREFIX):
         return _inspect_folder(_download_snapshot(text.removeprefix(HUB_PREFIX)), text.removeprefix(HUB_PREFIX))
@@ -122,7 +122,7 @@ def _build_pickle_error(location: Path, file: str) -> ModelError:
 
 
 def _list_shards(folder: Path) -> list[Path]:
-    """Return the safetensors files of a folder: a single file, or the shards of its index."""
+    """Return a folder's safetensors files: a single file, or the shards listed in its index."""
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
         return [file] if (file := folder / "model.safetensors").is_file() else []
@@ -172,7 +172,7 @@ def _parse_tensor_extents(header: Any) -> list[tuple[int, int]]:
 
 
 def _read_json_object(path: Path) -> dict[str, Any]:
-    """Read a JSON file beside pretrained weights, which must contain an object."""
+    """Read a JSON file stored with pretrained weights, which must contain an object."""
     try:
         value = json.loads(safe_open.read_file(path, follow_link=True))
     except ValueError as error:
@@ -247,7 +247,7 @@ def _download_snapshot(repo_id: str) -> Path:
 
 
 def compute_digest(weights: PretrainedWeights) -> str:
-    """Return the SHA-256 of configuration and weight files, independent of their location."""
+    """Return a SHA-256 over the configuration and weight files, independent of their location."""
     files = [weights.folder / weights.gguf_file] if weights.gguf_file else _list_shards(weights.folder)
     digest = hashlib.sha256(json.dumps(weights.config, sort_keys=True).encode())
     for path in files:

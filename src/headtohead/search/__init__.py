@@ -1,1 +1,1 @@
-"""Hyperparameter search: points, samplers, pruning, selection bias and their presentation."""
+"""Hyperparameter search: points, samplers, pruning, selection bias, and how they are presented."""

@@ -37,11 +37,11 @@ AXIS_JITTER = 0.09
 """points with the same value are spread over this fraction of an axis"""
 MAX_AXIS_LABELS = 7
 MIN_LINE_OPACITY = 0.25
-"""opacity of the line of the worst point"""
+"""opacity of the worst point's line"""
 
 
 def build_search_charts(findings: Findings) -> list[Chart]:
-    """Return the charts of a search that have data."""
+    """Return those of a search's charts that have data."""
     search = findings.search
     if search is None or not any(point.mean is not None for point in search.points):
         return []
@@ -69,7 +69,7 @@ def _build_status_encodings(rows: Sequence[ChartRow]) -> tuple[alt.Color, alt.Sh
 
 
 def _format_tooltip(point: SearchPointResult, metric: str) -> str:
-    """Return the tooltip of a point: settings, score, number of seeds and status."""
+    """Return a point's tooltip: settings, score, number of seeds and status."""
     description = f"{point.name} ({phrasing.format_settings(point.settings)}): "
     if point.mean is None:
         return description + str(point.message or point.status)
@@ -78,7 +78,7 @@ def _format_tooltip(point: SearchPointResult, metric: str) -> str:
 
 
 def build_history_chart(findings: Findings, search: SearchFindings) -> Chart:
-    """Plot each point and the best so far against trials, with the fresh-seed levels of winner and baseline."""
+    """Plot each point and the best so far against trials, with the winner's and the baseline's fresh-seed means."""
     metric, (low, high) = findings_view.get_metric(findings), phrasing.compute_axis_limits(findings)
     rows = [_make_history_row(search, entry, metric, (low, high)) for entry in search.history]
     reference_levels = _make_reference_levels(search, merge_distance=0.07 * (high - low))
@@ -93,7 +93,7 @@ def build_history_chart(findings: Findings, search: SearchFindings) -> Chart:
     )
 
     def build(layout: Layout, datasets: ChartDatasets) -> AltairChart:
-        """Draw every point by the number of trials so far, the best mean, and reference levels."""
+        """Draw every point at the number of trials so far, the best mean, and the reference levels."""
         is_wide = layout == "wide"
         width = 590 if is_wide else 270
         data, levels = datasets.chart(rows), datasets.chart(reference_levels)
@@ -125,7 +125,7 @@ def build_history_chart(findings: Findings, search: SearchFindings) -> Chart:
 def _make_history_row(
     search: SearchFindings, history_entry: SearchHistoryEntry, metric: str, limits: tuple[float, float]
 ) -> ChartRow:
-    """Return the chart row of a point, clipped to the axis limits."""
+    """Return a point's chart row, clipped to the axis limits."""
     point = search.points[history_entry.point]
     status = _get_point_status(search, point)
     clipped = min(max(history_entry.mean, limits[0]), limits[1])
@@ -136,7 +136,7 @@ def _make_history_row(
 
 
 def _make_reference_levels(search: SearchFindings, merge_distance: float) -> list[ChartRow]:
-    """Return the fresh-seed levels of winner and baseline. Lines that are close together share a label."""
+    """Return the winner's and the baseline's fresh-seed means. Lines that are close together share a label."""
     bias = search.selection_bias
     if not bias:
         return []
@@ -167,7 +167,7 @@ def build_effects_chart(findings: Findings, search: SearchFindings) -> Chart:
         for name, rows in panels.items():
             clipped = [{**row, "low": max(row["low"], low), "high": min(row["high"], high)} for row in rows]
             data = datasets.chart(clipped)
-            # Break the label of a bin into two lines.
+            # Break a bin's label into two lines.
             lines = "split(replace(datum.label, ' to ', ' to|'), '|')"
             label = alt.Axis(title=None, grid=False, labelAngle=0, labelOverlap=False, labelExpr=lines)
             x = alt.X("value:N", sort=[row["value"] for row in rows], axis=label)
@@ -190,7 +190,7 @@ def build_effects_chart(findings: Findings, search: SearchFindings) -> Chart:
 
 
 def _make_effect_row(setting_name: str, effect: SettingEffect, metric: str) -> ChartRow:
-    """Return the chart row of one value of a setting."""
+    """Return the chart row for one setting value."""
     low, high = effect.interval or (effect.mean, effect.mean)
     text = f"{effect.value} gives {number_format.format_score(metric, effect.mean)}"
     if effect.interval:
@@ -202,7 +202,7 @@ def _make_effect_row(setting_name: str, effect: SettingEffect, metric: str) -> C
 
 
 def _compute_effect_limits(rows: Sequence[ChartRow]) -> tuple[float, float]:
-    """Return limits that include all means, and intervals up to half the range of the means beyond them."""
+    """Return axis limits that include all means, and intervals up to half the means' range beyond them."""
     means = [row["mean"] for row in rows]
     mean_range = max(max(means) - min(means), 1e-3 * abs(max(means, key=abs)))
     low = max(min(row["low"] for row in rows), min(means) - mean_range / 2)

@@ -1,7 +1,7 @@
-"""Main effects of the settings of a search: the expected score of each value, averaged evenly over the other settings.
+"""Main effects of a search's settings: the expected score for each value, averaged evenly over the other settings.
 
-A linear model is fitted to the means of the points by least squares, with one term per value and the terms of a setting
-summing to 0. Intervals are t intervals from the residuals, which contain seed noise and interactions.
+A linear model is fitted to the points' means by least squares, with one term per value and each setting's terms summing
+to 0. Intervals are t intervals from the residuals, which contain seed noise and interactions.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ ContrastArray = np.ndarray[Any, np.dtype[np.float64]]
 def compute_setting_effects(
     search: SearchConfig, points: Sequence[SearchPoint], to_metric_scale: Callable[[float], float]
 ) -> dict[str, list[SettingEffect]]:
-    """Return the mean of each value with its interval, for every setting that has more than one value.
+    """Return each value's mean with its confidence interval, for every setting with more than one value.
 
-    `to_metric_scale` converts from the scale of the computation to that of the metric.
+    `to_metric_scale` converts from the scale of the computation to the metric's.
     """
     scored_points = [point for point in points if point.seed_scores]
     all_labels = {setting: label_points(search, setting, scored_points) for setting in search.space}
@@ -54,7 +54,7 @@ def compute_setting_effects(
     )
 
     def build_effect(setting: str, label: ValueLabel) -> SettingEffect:
-        """Estimate the mean of one value of a setting."""
+        """Estimate the mean for one setting value."""
         contrast = constant + contrasts[setting][label]
         mean, interval = float(contrast @ coefficients), None
         if residual_variance is not None:
@@ -71,7 +71,7 @@ def compute_setting_effects(
 
 
 def _build_contrasts(labels: Mapping[str, Sequence[ValueLabel]]) -> dict[str, dict[ValueLabel, ContrastArray]]:
-    """Return the sum-to-zero contrast of each value of each setting. Term 0 is the constant."""
+    """Return the sum-to-zero contrast for each value of each setting. Term 0 is the intercept."""
     size = 1 + sum(len(set(values)) - 1 for values in labels.values())
     contrasts: dict[str, dict[ValueLabel, ContrastArray]] = {}
     start = 1
@@ -84,7 +84,7 @@ def _build_contrasts(labels: Mapping[str, Sequence[ValueLabel]]) -> dict[str, di
 
 
 def label_points(search: SearchConfig, setting: str, points: Sequence[SearchPoint]) -> list[ValueLabel]:
-    """Return the label of each point's value; values of a numeric range are grouped into bins."""
+    """Return the label of each point's value; values from a numeric range are grouped into bins."""
     choices, axis = search.values(setting), search.space[setting]
     values = [point.settings[setting] for point in points]
     if choices is not None and (not isinstance(axis, NumericRange) or len(choices) <= 2 * NUM_RANGE_BINS):
@@ -103,7 +103,7 @@ def label_points(search: SearchConfig, setting: str, points: Sequence[SearchPoin
 
 
 def format_value(value: Any) -> str:
-    """Format the value of a searched setting briefly, for example: 0.003; alibi + rope; sgd, lr 0.1."""
+    """Format a searched setting's value briefly, for example: 0.003; alibi + rope; sgd, lr 0.1."""
     if isinstance(value, dict):
         return ", ".join(
             format_value(item) if key == "kind" else f"{key} {format_value(item)}" for key, item in value.items()

@@ -1,4 +1,4 @@
-"""Sentences about a search, short names of its settings, and the axis limits of its charts."""
+"""Sentences about a search, short names for its settings, and axis limits for its charts."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from headtohead.experiment.schemas import (
 
 VALIDATION_SPLIT = "validation"
 RETRYABLE_ERRORS = ("DiskFullError", "RunFolderError", "OSError", "PermissionError", "FileNotFoundError")
-"""failures that do not depend on the settings of the point"""
+"""failures that do not depend on the point's settings"""
 PointStatus = Literal["finished", "pruned", "failed", "open"]
 
 
@@ -43,7 +43,7 @@ class SearchPoint:
     number: int
     settings: SettingValues
     seeds: int
-    """number of seeds to train"""
+    """the number of seeds to train"""
     seed_scores: dict[int, float] = field(default_factory=dict)
     """by seed: validation accuracy, or loss for other metrics"""
     failure: str | None = None
@@ -64,12 +64,12 @@ class SearchPoint:
 
     @property
     def budgeted_trials(self) -> int:
-        """Number of trials that the point takes from the budget, including those it may still need."""
+        """Number of trials that the point counts against the budget, including those it may still need."""
         trials_by_status = {"pruned": len(self.seed_scores), "failed": len(self.seed_scores) + 1}
         return trials_by_status.get(self.status, self.seeds)
 
     def scores(self, metric: str) -> list[float]:
-        """Return the scores in the order of their seeds; higher is better."""
+        """Return the scores in seed order; higher is better."""
         sign = 1 if metric == "accuracy" else -1
         return [sign * self.seed_scores[seed] for seed in sorted(self.seed_scores)]
 
@@ -78,7 +78,7 @@ def read_search_events(journal: Journal, identity: str | None = None) -> list[Jo
     """Return the events from the start of the search on.
 
     Points are numbered in order, and no event refers to a later point. With `identity`, raise RunFolderError if the
-    events belong to another search.
+    events belong to a different search.
     """
     events = journal.read()
     first = next((index for index, event in enumerate(events) if isinstance(event, SearchStartEvent)), len(events))
@@ -106,14 +106,14 @@ def open_search(journal: Journal, identity: str) -> list[JournalEvent]:
 
 
 def compute_search_identity(experiment: experiment.Experiment) -> str:
-    """Return a hash of everything that the scores of a search depend on, which excludes its budget."""
+    """Return a hash of everything that a search's scores depend on, which excludes its budget."""
     assert experiment.search is not None
     identity_fields = [experiment.identity(), experiment.search.model_dump(mode="json", exclude={"budget"})]
     return hashlib.sha256(json.dumps(identity_fields, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def read_winner_settings(experiment: experiment.Experiment, experiment_folder: Path) -> SettingValues | None:
-    """Return the settings of the winner; None if the search has not ended. The winner never changes."""
+    """Return the winner's settings, or None if the search has not ended. The winner never changes."""
     assert experiment.search is not None
     events = read_search_events(Journal(experiment_folder), compute_search_identity(experiment))
     winner = find_winner_event(events)
@@ -138,14 +138,14 @@ def find_winner_event(events: Sequence[JournalEvent]) -> WinnerEvent | None:
 
 
 def read_elapsed_seconds(events: Sequence[JournalEvent]) -> float:
-    """Return the duration of the search, without interruptions."""
+    """Return the duration of the search, excluding interruptions."""
     return max((event.seconds for event in events if isinstance(event, TrialEvent)), default=0.0)
 
 
 def load_points(
     search_folder: Path, search: SearchConfig, events: Sequence[JournalEvent], metric: str
 ) -> list[SearchPoint]:
-    """Return the points of the journal with the scores of their runs."""
+    """Return the points in the journal with their runs' scores."""
     points = [
         SearchPoint(event.point, event.settings, search.seeds) for event in events if isinstance(event, PointEvent)
     ]
@@ -171,7 +171,7 @@ def record_run(point: SearchPoint, seed: int, run: Run, metric: str) -> None:
 
 
 def list_finished_runs(experiment_folder: Path) -> list[tuple[str, Run]]:
-    """Return the finished runs of a search with their paths relative to the experiment's folder."""
+    """Return a search's finished runs with their paths relative to the experiment folder."""
     paths = sorted(get_search_folder(experiment_folder).glob("point-*/seed-*/result.json"))
     return [(str(path.parent.relative_to(experiment_folder)), Run(path.parent)) for path in paths]
 

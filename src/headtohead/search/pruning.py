@@ -1,4 +1,4 @@
-"""Pruning: stop training further seeds of a point that is behind another by more than noise explains.
+"""Pruning: stop training further seeds for a point that trails another by more than noise explains.
 
 Let m be the mean of a point's n seeds so far and M the mean of a finished point with N seeds. The noise is the standard
 deviation s between seeds, pooled over points, with f degrees of freedom. The point is pruned if, for any other point,
@@ -7,7 +7,7 @@ deviation s between seeds, pooled over points, with f degrees of freedom. The po
 
 with K other points and L interim analyses. By the Bonferroni correction, the probability of pruning the truly best
 point is at most `risk` if all points have the same seed noise; docs/how-to/search.md simulates other cases. The bound
-is conservative: it saves the seeds of clearly inferior points and does not separate close ones.
+is conservative: it saves seeds on clearly inferior points and does not separate close ones.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def compute_pooled_std(scores_by_point: Sequence[SeedScores]) -> tuple[float, in
 def decide_pruning(
     scores: SeedScores, other_scores: Sequence[SeedScores], rule: PruningConfig, num_seeds: int
 ) -> PruningDecision | None:
-    """Return the reason to prune a point, given the scores of finished points, or None to continue it."""
+    """Return the reason to prune a point, given the finished points' scores, or None to continue it."""
     num_interim_analyses = num_seeds - rule.min_seeds
     if not scores or len(scores) < rule.min_seeds or len(scores) >= num_seeds or not other_scores:
         return None

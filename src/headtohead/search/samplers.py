@@ -1,4 +1,4 @@
-"""Samplers: propose the settings of the next point of a search (grid, random, TPE).
+"""Samplers: propose the settings for a search's next point (grid, random, TPE).
 
 Each sampler is a pure function of the search, the index of the point and the known scores, so an interrupted search
 continues with the same points.
@@ -29,7 +29,7 @@ ScoredPoints = Sequence[tuple[SettingValues, float]]
 def suggest_settings(
     search: SearchConfig, index: int, previous_settings: Sequence[SettingValues], scored_points: ScoredPoints
 ) -> SettingValues | None:
-    """Return the settings of point `index`, or None if nothing is left to try."""
+    """Return the settings for point `index`, or None if nothing is left to try."""
     if search.method == "grid":
         return _suggest_from_grid(search, index)
     for attempt in range(MAX_RESAMPLES):
@@ -69,7 +69,7 @@ def _suggest_random(search: SearchConfig, seed: int) -> SettingValues:
 
 
 def _sample_value(search: SearchConfig, setting: str, generator: random.Random) -> Any:
-    """Sample a value of one setting, uniformly or log-uniformly."""
+    """Sample a value for one setting, uniformly or log-uniformly."""
     axis = search.space[setting]
     values = search.values(setting)
     if values is not None:
@@ -91,7 +91,7 @@ def _round_and_clip(value_range: NumericRange, number: float) -> int | float:
 
 
 def _suggest_with_tpe(search: SearchConfig, seed: int, scored_points: ScoredPoints) -> SettingValues:
-    """Propose settings with the tree-structured Parzen estimator (Bergstra et al. 2011) of optuna.
+    """Propose settings with optuna's tree-structured Parzen estimator (Bergstra et al. 2011).
 
     Every call creates a new study from the scored points, so that no state is kept between proposals.
     """
@@ -110,7 +110,7 @@ def _suggest_with_tpe(search: SearchConfig, seed: int, scored_points: ScoredPoin
 
 
 def _build_distribution(search: SearchConfig, setting: str) -> Any:
-    """Return the optuna distribution of one setting. Lists of values are encoded by index."""
+    """Return the optuna distribution for one setting. Lists of values are encoded by index."""
     import optuna
 
     values, axis = search.values(setting), search.space[setting]

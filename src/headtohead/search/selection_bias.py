@@ -1,8 +1,8 @@
 """Summary of a finished search: its points, the effect of each setting, the history, and the selection bias.
 
-The best of many points is partly best by chance, so its score in the search is biased upwards; fresh seeds measure by
-how much. Computations use a scale on which noise is additive (accuracy, or mean loss for perplexity); results are
-converted to the metric. docs/how-to/search.md explains each figure.
+The best of many points owes part of its lead to chance, so its score in the search is biased upwards; fresh seeds
+measure by how much. Computations use a scale on which noise is additive (accuracy, or mean loss for perplexity);
+results are converted to the metric. docs/how-to/search.md explains each figure.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def to_metric_scale(metric: str, value: float) -> float:
 
 
 def compute_interval_half_width(std: float, degrees_of_freedom: int, num_seeds: int) -> float | None:
-    """Return half the width of the t interval of a mean over `num_seeds` seeds.
+    """Return half the width of the t interval for a mean over `num_seeds` seeds.
 
     `std` is pooled over all points, because the standard deviation of two or three seeds is unreliable.
     """
@@ -86,7 +86,7 @@ def compute_interval_half_width(std: float, degrees_of_freedom: int, num_seeds: 
 
 
 def _build_point_row(point: SearchPoint, metric: str, half_width: float | None) -> SearchPointResult:
-    """Return a point with its scores, mean and interval on the scale of the metric."""
+    """Return a point with its scores, mean and interval on the metric's scale."""
     losses_or_accuracies = list(point.seed_scores.values())
     mean = float(np.mean(losses_or_accuracies)) if losses_or_accuracies else None
     interval = None
@@ -110,7 +110,7 @@ def _convert_interval_end(metric: str, value: float) -> float:
 
 
 def compute_search_history(points: Sequence[SearchPoint], metric: str) -> list[SearchHistoryEntry]:
-    """Return an entry per point: trials so far, the mean of the point and the best mean so far."""
+    """Return an entry per point: the trials so far, the point's mean and the best mean so far."""
     history, trials = [], 0
     for index, point in enumerate(points):
         trials += len(point.seed_scores)
@@ -129,10 +129,10 @@ def compute_search_history(points: Sequence[SearchPoint], metric: str) -> list[S
 
 
 def estimate_selection_bias(winner: SearchPoint, finished_runs: FinishedRuns, metric: str) -> SelectionBias | None:
-    """Compare the score of the winner in the search with its score on fresh seeds, on the same validation data.
+    """Compare the winner's score in the search with its score on fresh seeds, on the same validation data.
 
-    The interval is that of the mean over fresh seeds, with the standard deviation pooled over all seeds of the winner.
-    For perplexity, lead and bias are relative to the perplexity of the baseline. Returns None without finished runs.
+    The interval is for the mean over fresh seeds, with the standard deviation pooled over all of the winner's seeds.
+    For perplexity, the lead and the bias are relative to the baseline's perplexity. Returns None without finished runs.
     """
     fresh_values, baseline_values = (
         [_read_validation_metric(run, metric) for run in finished_runs.get(name, {}).values()]
@@ -178,7 +178,7 @@ def _read_validation_metric(run: Run, metric: str) -> float:
 
 
 def _compute_checksums(points: Sequence[SearchPoint], search_folder: Path, search: SearchConfig) -> dict[str, str]:
-    """Return the SHA-256 of each result.json, which contains those of the other files of its run."""
+    """Return the SHA-256 of each result.json, which in turn contains those of the run's other files."""
     return {
         f"{point.name}/seed-{seed}": compute_sha256(search_folder / point.name / f"seed-{seed}" / "result.json")
         for point in points

@@ -1,4 +1,4 @@
-"""Tables of a search: its points in rank order, and the effect of each setting."""
+"""Tables for a search: its points in rank order, and the effect of each setting."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def build_search_effects_table(findings: Findings) -> Table:
 
 
 def _make_score_columns(metric: str) -> list[Column]:
-    """Return the columns of a mean score and its interval in a search table."""
+    """Return the columns for a mean score and its interval in a search table."""
     return [
         *make_numeric_columns(mean=f"{metric} on validation", format=partial(number_format.format_score, metric)),
         Column("interval", "95 % interval", True, True, partial(number_format.format_score_interval, metric)),

@@ -43,8 +43,8 @@ class TrialActor:
     def run(self, request: Message, artifacts: Sequence[Artifact], run_archive: bytes) -> Iterator[Message]:
         """Run one job and yield its messages.
 
-        `request["paths"]` maps paths on the user's machine to indices of `artifacts`; `request["teacher_caches"]` maps
-        names of teacher cache folders to indices.
+        `request["paths"]` maps paths on the user's machine to indices into `artifacts`; `request["teacher_caches"]`
+        maps names of teacher cache folders to indices.
         """
         local_paths = {path: str(self._unpack_artifact(artifacts[index])) for path, index in request["paths"].items()}
         for name, index in request["teacher_caches"].items():
@@ -98,7 +98,7 @@ def _link_teacher_cache(link_path: Path, target: Path) -> None:
 
 
 def _replace_paths(text: str, local_paths: Mapping[str, str]) -> str:
-    """Replace original by local paths where they are whole JSON strings, or the file of `file.py:Name`."""
+    """Replace original paths with local ones where they are whole JSON strings, or the file in `file.py:Name`."""
     for original, local in local_paths.items():
         for terminator in ('"', ":"):
             text = text.replace(json.dumps(original)[:-1] + terminator, json.dumps(local)[:-1] + terminator)

@@ -1,4 +1,4 @@
-"""Transfer files and run folders between machines without a shared disk, as tar archives identified by content."""
+"""Transfer files and run folders between machines without a shared disk, as content-addressed tar archives."""
 
 from __future__ import annotations
 
@@ -60,7 +60,8 @@ def pack_path(path: Path) -> bytes:
 def pack_run_folder(folder: Path) -> bytes:
     """Pack a run folder whose trial may still be running.
 
-    Packing is retried if files disappear meanwhile. Checkpoints are created by rename, so an existing one is complete.
+    Packing is retried if files disappear in the meantime. Checkpoints are created by renaming, so an existing one is
+    complete.
     """
     for _ in range(MAX_PACK_ATTEMPTS):
         checkpoints_before = list_checkpoints(folder)
@@ -68,7 +69,7 @@ def pack_run_folder(folder: Path) -> bytes:
             archive = _build_archive(lambda tar: _add_run_folder(tar, folder))
         except FileNotFoundError:
             continue
-        # A checkpoint that was replaced by the next one while packing may be incomplete in the archive.
+        # A checkpoint that was replaced during packing may be incomplete in the archive.
         if list_checkpoints(folder) == checkpoints_before:
             return archive
     raise RunFolderError(f"{folder} changed repeatedly while it was packed")
@@ -103,7 +104,7 @@ def _has_expected_digest(path: Path, digest: str) -> bool:
 
 
 def unpack_run_folder(archive: bytes, folder: Path) -> None:
-    """Replace the content of a run folder by that of an archive.
+    """Replace a run folder's content with that of an archive.
 
     Files are moved first, then checkpoints, and result.json last, so the run can be resumed if this is interrupted.
     """
@@ -131,12 +132,12 @@ def unpack_run_folder(archive: bytes, folder: Path) -> None:
 
 
 def list_checkpoints(folder: Path) -> list[str]:
-    """Return the names of the checkpoints in a run folder."""
+    """Return the checkpoint names in a run folder."""
     return sorted(path.name for path in folder.glob("checkpoint-*"))
 
 
 def restore_original_paths(folder: Path, original_paths: dict[str, str]) -> None:
-    """Replace the paths of this machine in a run's JSON files by those of the user's machine, and update checksums."""
+    """Replace this machine's paths in a run's JSON files with those on the user's machine, and update checksums."""
     new_checksums = {}
     for path in sorted(folder.glob("*.json")):
         text = restored = safe_open.read_file(path).decode()
@@ -153,7 +154,7 @@ def restore_original_paths(folder: Path, original_paths: dict[str, str]) -> None
 
 
 def _rewrite_json(path: Path, text: str) -> None:
-    """Write new content to a JSON file of an unpacked artifact, with a checksum if it had one."""
+    """Write new content to a JSON file in an unpacked artifact, updating its checksum if it contains one."""
     content = json.loads(text)
     write_json(
         path,
@@ -163,7 +164,7 @@ def _rewrite_json(path: Path, text: str) -> None:
 
 
 def _build_archive(add_entries: Callable[[tarfile.TarFile], object]) -> bytes:
-    """Return an artifact as an uncompressed tar archive with the entries that `add_entries` adds."""
+    """Return an uncompressed tar archive with the entries that `add_entries` adds."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         add_entries(tar)

@@ -1,4 +1,4 @@
-"""Run trials in a Ray cluster instead of local worker processes.
+"""Run trials on a Ray cluster instead of in local worker processes.
 
 The package, the corpus, the user's files, local weights, teacher outputs and the last checkpoint are sent to the remote
 machine; progress, checkpoints and the run folder come back. No shared disk is needed, and a run folder does not depend
@@ -28,7 +28,7 @@ from headtohead.json_channel import SINGLE_THREAD_ENVIRONMENT
 
 
 class RayWorker:
-    """An actor in the cluster, and a thread per job that forwards its messages."""
+    """An actor in the cluster, with one thread per job that forwards its messages."""
 
     def __init__(self, cluster: RayCluster, message_queue: MessageQueue, environment: dict[str, str]) -> None:
         self.job: Job | None = None
@@ -140,7 +140,7 @@ class RayCluster:
 
 
 def list_required_paths(trial: experiment.Trial) -> list[Path]:
-    """Return the files and folders of this machine that a trial refers to, and that Ray has to upload."""
+    """Return the files and folders on this machine that a trial refers to and that have to be uploaded."""
     source = trial.data.source
     names = [*((source,) if isinstance(source, str) else source), *trial.plugins]
     names += [str(value) for key, value in trial.data.tokenizer.options.items() if key in ("path", "model")]
@@ -154,7 +154,7 @@ def list_required_paths(trial: experiment.Trial) -> list[Path]:
 
 
 def list_teacher_caches(trial: experiment.Trial) -> list[Path]:
-    """Return the cache folders of this machine with outputs of the trial's teacher."""
+    """Return the cache folders on this machine that hold outputs of the trial's teacher."""
     if trial.teacher is None:
         return []
     from headtohead.distillation.teacher import list_teacher_cache_folders
@@ -165,7 +165,7 @@ def list_teacher_caches(trial: experiment.Trial) -> list[Path]:
 
 
 def build_ray_pool(address: str, num_workers: int | None, device: str) -> WorkerPool:
-    """Return a pool of workers in the cluster that `--backend` names; by default one per core or GPU."""
+    """Return a pool of workers on the cluster that `--backend` names, by default one per core or GPU."""
     cluster = connect_to_cluster(address, device)
     return WorkerPool(num_workers or cluster.count_slots(), cluster.spawn, can_generate_texts=True)
 
@@ -173,8 +173,8 @@ def build_ray_pool(address: str, num_workers: int | None, device: str) -> Worker
 def connect_to_cluster(address: str, device: str) -> RayCluster:
     """Connect to the cluster that `--backend` names.
 
-    "ray" is the cluster that RAY_ADDRESS names or that runs on this machine; if there is none, a new one with this
-    machine's cores is started. "ray:HOST:PORT" and "ray://HOST:PORT" name others.
+    "ray" is the cluster that RAY_ADDRESS names or that runs on this machine; if there is none, a new one is started
+    with this machine's cores. "ray:HOST:PORT" and "ray://HOST:PORT" name a remote cluster.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no telemetry
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

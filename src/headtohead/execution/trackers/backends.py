@@ -20,10 +20,10 @@ class TrackerBackend(Protocol):
     """A tracker. Runs are named by their path in the experiment folder, for example baseline/seed-0."""
 
     def start_run(self, run: str, settings: Mapping[str, Any], *, is_resumed: bool) -> None:
-        """Open a run; `is_resumed` if it was logged to before."""
+        """Open a run; `is_resumed` says whether it was logged to before."""
 
     def log_metrics(self, run: str, step: int, metrics: Metrics) -> None:
-        """Log the metrics of a step."""
+        """Log a step's metrics."""
 
     def finish_run(self, run: str, step: int, summary: Mapping[str, Any]) -> None:
         """Log the final scores and close the run."""
@@ -32,7 +32,7 @@ class TrackerBackend(Protocol):
         """Write everything logged so far to disk."""
 
     def log_verdicts(self, rows: list[dict[str, Any]], *, is_resumed: bool) -> None:
-        """Log the verdicts as another run."""
+        """Log the verdicts as a separate run."""
 
     def close(self) -> None:
         """Close all runs."""
@@ -84,7 +84,7 @@ class TensorBoardBackend:
         self._write(run, Summary(value=[Summary.Value(tag=tag, metadata=metadata, tensor=tensor)]), step)
 
     def _write(self, run: str, summary: Any, step: int) -> None:
-        """Append a summary to the event file of a run."""
+        """Append a summary to a run's event file."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
@@ -149,7 +149,7 @@ class WandbBackend:
 
 
 class TrackioBackend:
-    """Log to the local database of trackio, which `trackio show` displays. An experiment is a project, a variant a
+    """Log to trackio's local database, which `trackio show` displays. An experiment is a project, a variant a
     group.
 
     trackio supports one open run at a time, so metrics are buffered until the next flush.
@@ -175,7 +175,7 @@ class TrackioBackend:
         self.log_metrics(run, step, {**numbers, **texts})
 
     def flush(self) -> None:
-        """Send the buffered metrics of every run. Trackio holds one open run at a time."""
+        """Send every run's buffered metrics. trackio supports one open run at a time."""
         import trackio
 
         for run, logged_metrics in self.buffered.items():
@@ -212,7 +212,7 @@ BACKENDS: dict[str, Any] = {"tensorboard": TensorBoardBackend, "wandb": WandbBac
 
 
 def _extract_verdict_metrics(verdict: dict[str, Any]) -> Metrics:
-    """Return the effect of a verdict and the bounds of its interval; unknown values are omitted."""
+    """Return a verdict's effect and interval bounds; unknown values are omitted."""
     low, high = verdict["interval"]
     values = {"effect": verdict["effect"], "low": low, "high": high}
     return {f"{verdict['variant']}/{name}": value for name, value in values.items() if value is not None}

@@ -1,7 +1,7 @@
 """Experiment trackers: `--log tensorboard`, `--log wandb`, `--log trackio`.
 
 Each tracker runs in its own process (`process`), which reads the run folders while trials write them, so it
-cannot slow down or break training. The first problem of a tracker is reported as a warning.
+cannot slow down or break training. A tracker's first problem is reported as a warning.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def check_trackers(names: Sequence[str]) -> tuple[str, ...]:
 
 
 class TrackerGroup:
-    """Context manager for the trackers of one experiment: they start with the first trial and finish after the last."""
+    """Context manager for an experiment's trackers: they start with the first trial and finish after the last."""
 
     def __init__(self, folder: Path, names: Sequence[str], on_warning: Callable[[str], None]) -> None:
         self.folder, self.names, self.on_warning = folder, check_trackers(names), on_warning
@@ -79,7 +79,7 @@ class TrackerGroup:
 
 
 class TrackerProcess(ChildProcess):
-    """The process of one tracker, with a thread that reports its first warning."""
+    """One tracker's process, with a thread that reports its first warning."""
 
     def __init__(self, name: str, folder: Path, on_warning: Callable[[str], None]) -> None:
         self.name, self.on_warning, self._has_warned = name, on_warning, False
@@ -106,7 +106,7 @@ class TrackerProcess(ChildProcess):
             self._warn_once(self.exit_reason)
 
     def _warn_once(self, message: str) -> None:
-        """Report a warning unless one was reported before."""
+        """Report a warning unless one has already been reported."""
         if not self._has_warned:
             self._has_warned = True
             self.on_warning(f"--log {self.name}: {message}; the experiment continues (see {self.log_path})")
