@@ -1,1 +1,1 @@
-"""Attention maps of a model: extraction, checks, head metrics and pictures."""
+"""A model's attention maps: extraction, checks, head metrics and pictures."""

@@ -1,4 +1,4 @@
-"""Python interface to attention analysis: maps of a model on a text, with head metrics and checks."""
+"""Python interface to attention analysis: a model's maps for a text, with head metrics and checks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BEFORE_TRAINING, AFTER_TRAINING = "before training", "after training"
 
 @dataclass(frozen=True, eq=False)
 class AttentionAnalysis(AttentionFigure):
-    """Attention on one text: of one model, of a model before and after training, or of two models with their
+    """Attention on one text: for one model, for a model before and after training, or for two models with their
     difference.
 
     Displays itself in a notebook. Layers and heads are counted from 1 in text and rows, from 0 in arrays.
@@ -48,7 +48,7 @@ class AttentionAnalysis(AttentionFigure):
 
     @property
     def shown(self) -> AttentionMaps:
-        """The maps of the analyzed model, after training."""
+        """The analyzed model's maps, after training."""
         return self.panels[1] if self.panels[0].name == BEFORE_TRAINING else self.panels[0]
 
     @property
@@ -108,11 +108,11 @@ def analyze_attention(
     """Analyze the attention of a model (a run folder or a pretrained model) on a text.
 
     Args:
-        before_training: Also show the model of a run before training.
-        compare_to: Another model; also show the difference.
+        before_training: Also show a run's model before training.
+        compare_to: A second model; also show the difference.
         layer, head: Restrict the analysis, counted from 1.
-        pad: Show the text padded to the context. By default a classifier is shown with a strip of padding.
-        ablate_heads: Measure the loss increase of this text when each head is ablated.
+        pad: Show the text padded to the context length. By default a classifier is shown with a strip of padding.
+        ablate_heads: Measure how much this text's loss increases when each head is ablated.
     """
     if before_training and compare_to is not None:
         raise ModelError("before_training and compare_to exclude each other")
@@ -170,7 +170,7 @@ def _compute_panel(bundle: ModelBundle, text: str, name: str, pad: bool | None) 
 
 
 def _choose_padded_length(bundle: ModelBundle, length: int, pad: bool | None) -> int | None:
-    """Return the length to pad the text to for its attention maps.
+    """Return the length to which the text is padded for its attention maps.
 
     Unmasked padding is shown completely, because it changes the model output.
     """
@@ -207,7 +207,7 @@ def _get_prefix_and_suffix_ids(bundle: ModelBundle, text: str) -> tuple[Sequence
 
 
 def _measure_panel(bundle: ModelBundle, maps: AttentionMaps, ablate_heads: bool) -> list[HeadMeasures]:
-    """Return the measures of every head and, with `ablate_heads`, the increase in loss without it."""
+    """Return every head's measures and, with `ablate_heads`, the increase in loss without it."""
     heads = head_metrics.measure_maps(maps)
     if maps.is_causal:
         heads = head_metrics.add_induction_scores(heads, bundle.model, bundle.model.context, bundle.tokenizer)
@@ -222,7 +222,7 @@ def _measure_panel(bundle: ModelBundle, maps: AttentionMaps, ablate_heads: bool)
 
 
 def _build_loss_function(bundle: ModelBundle, input_ids: torch.Tensor) -> Callable[[], WeightArray]:
-    """Return a function that computes the loss of this text: of each token, or of the predicted class."""
+    """Return a function that computes this text's loss: for each token, or for the predicted class."""
     if bundle.target is Target.NONE:
         raise ModelError(f"{bundle.name}: an encoder without a task head has no loss; leave out --ablate-heads")
     if bundle.target.is_causal and input_ids.shape[1] < 2:
@@ -230,7 +230,7 @@ def _build_loss_function(bundle: ModelBundle, input_ids: torch.Tensor) -> Callab
 
     @torch.no_grad()
     def score() -> WeightArray:
-        """Return the loss of each prediction of the model on `input_ids`."""
+        """Return the loss for each of the model's predictions on `input_ids`."""
         if bundle.target.is_causal:
             logits = bundle.model(input_ids).logits[0, :-1].float()
             return F.cross_entropy(logits, input_ids[0, 1:], reduction="none").numpy()
@@ -247,7 +247,7 @@ def _build_loss_function(bundle: ModelBundle, input_ids: torch.Tensor) -> Callab
 
 
 def _compute_class_logits(bundle: ModelBundle, input_ids: torch.Tensor) -> torch.Tensor:
-    """Return the class logits of a text padded to the context of the model, as in training."""
+    """Return the class logits for a text padded to the model's context length, as in training."""
     context = bundle.model.context
     row = torch.full((1, context), bundle.tokenizer.pad_id or 0)
     row[:, : input_ids.shape[1]] = input_ids

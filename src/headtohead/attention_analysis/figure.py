@@ -1,4 +1,4 @@
-"""Attention figures: the maps of one or more models on one text, and their images.
+"""Attention figures: one or more models' maps for one text, and their images.
 
 If there would be too many pixels, blocks of neighbours are max-pooled, and a note states it.
 """
@@ -17,12 +17,12 @@ MAX_PIXELS = 2**24
 MAX_16_BIT_PIXELS = 3 * 2**20
 """images with more pixels carry 8-bit weights"""
 MAX_TOTAL_BYTES = 10_000_000
-"""of all images together, before base64"""
+"""for all images together, before base64 encoding"""
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionFigure:
-    """The maps of one or more models on one text, with head metrics and checks."""
+    """One or more models' maps for one text, with head metrics and checks."""
 
     title: str
     panels: tuple[AttentionMaps, ...]
@@ -61,7 +61,9 @@ class RenderedHeads:
 
 
 def render_heads(figure: AttentionFigure, *, allow_16_bit: bool = True, upscale_factor: int = 1) -> RenderedHeads:
-    """Render every head, small enough for one file. `upscale_factor` repeats pixels, against blurring viewers."""
+    """Render every head, small enough for one file. `upscale_factor` repeats pixels, because some viewers blur enlarged
+    images.
+    """
     length = len(figure.tokens)
     num_maps = sum(len(weights) for panel in figure.panels for weights in panel.layers)
     pool = 1

@@ -59,7 +59,7 @@ def _get_mean(row: HeadSummary, measure: str) -> float:
 def _build_panels(
     heads_by_variant: dict[str, list[HeadSummary]], measures: Sequence[str], datasets: ChartDatasets
 ) -> AltairChart:
-    """Draw one panel per measure, with the mean and interval of every head of every variant."""
+    """Draw one panel per measure, with the mean and interval for every head in every variant."""
     color, shape, _ = build_variant_encodings("variant", list(heads_by_variant))
     order = list(dict.fromkeys(f"{row.layer}.{row.head}" for heads in heads_by_variant.values() for row in heads))
     panels = []

@@ -61,7 +61,7 @@ class BatchLike(Protocol):
 
 
 def measure_maps(maps: AttentionMaps) -> list[HeadMeasures]:
-    """Return the metrics of the maps of one text, one row per head."""
+    """Return the metrics for one text's maps, one row per head."""
     real = torch.from_numpy(maps.real)[None]
     rows = []
     for number, weights in zip(maps.layer_numbers, maps.layers, strict=True):
@@ -71,7 +71,7 @@ def measure_maps(maps: AttentionMaps) -> list[HeadMeasures]:
 
 
 def measure_heads(model: nn.Module, batches: Iterable[BatchLike]) -> list[HeadMeasures]:
-    """Return the metrics of every head over these batches; layers and heads are counted from 1."""
+    """Return every head's metrics over these batches; layers and heads are counted from 1."""
     sums: list[Tensor] = []
     counts = 0
     for batch in batches:
@@ -93,7 +93,7 @@ def measure_heads(model: nn.Module, batches: Iterable[BatchLike]) -> list[HeadMe
 
 @torch.no_grad()
 def compute_attentions(model: nn.Module, input_ids: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, ...]:
-    """Return the attention weights of a batch, one tensor per layer."""
+    """Return the attention weights for a batch, one tensor per layer."""
     output: ModelOutput = model(input_ids, attention_mask, output_attentions=True)
     if not output.attentions:
         raise ModelError("the model returns no attention maps")
@@ -101,7 +101,7 @@ def compute_attentions(model: nn.Module, input_ids: Tensor, attention_mask: Tens
 
 
 def _build_head_measures(layer: int, heads: Iterable[int], totals: Tensor, count: int) -> list[HeadMeasures]:
-    """Return the means of each head; None without counted tokens, or if they are not finite."""
+    """Return each head's means; None if no tokens were counted or a mean is not finite."""
     means = (totals / count if count else totals * math.nan).T.tolist()
     return [
         HeadMeasures.model_validate(
@@ -142,7 +142,7 @@ def _sum_measures(weights: BatchWeights, attention_mask: BatchMask) -> tuple[Flo
 def add_induction_scores(
     heads: Sequence[HeadMeasures], model: nn.Module, context: int, tokenizer: TokenizerProtocol
 ) -> list[HeadMeasures]:
-    """Return the measures of the heads of a decoder with induction score, control and whether the head copies."""
+    """Return a decoder's head measures with the induction score, the control and whether the head copies."""
     special_ids = (tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id)
     length = min(context, INDUCTION_LENGTH)
     scores = compute_induction_scores(model, tokenizer.vocab_size, length=length, special_ids=special_ids)
@@ -163,7 +163,7 @@ def compute_induction_scores(
     special_ids: Iterable[int | None] = (),
     seed: int = 0,
 ) -> tuple[Float[np.ndarray, "layers heads"], Float[np.ndarray, "layers heads"]]:
-    """Return (score, control) of every head on rows of repeated random tokens, `length` tokens in total."""
+    """Return (score, control) for every head on rows of repeated random tokens, `length` tokens in total."""
     half = length // 2
     ordinary_ids = [item for item in range(vocab_size) if item not in set(special_ids)]
     if half < 2 or len(ordinary_ids) < 2 * half:
@@ -199,11 +199,11 @@ def _compute_induction_weights(
 
 @contextmanager
 def ablate_head(model: nn.Module, layer: int, head: int) -> Iterator[None]:
-    """Set the output of one head to 0 inside the context; layer and head are counted from 0."""
+    """Set one head's output to 0 inside the context; layer and head are counted from 0."""
     module = _find_head_output_module(model, layer)
 
     def zero_head(_module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Set the output of the head to zero before it is merged or projected."""
+        """Set the head's output to zero before it is merged or projected."""
         heads = args[0].clone()
         if isinstance(module, Merge):
             heads[:, head] = 0
@@ -237,7 +237,7 @@ def _find_head_output_module(model: nn.Module, layer: int) -> nn.Module:
 
 
 def _get_head_count(model: nn.Module) -> int:
-    """Return the number of attention heads in the config of a transformers model."""
+    """Return the number of attention heads in a transformers model's config."""
     for module in model.modules():
         config = getattr(module, "config", None)  # transformers models
         heads = getattr(config, "num_attention_heads", None)
@@ -249,7 +249,7 @@ def _get_head_count(model: nn.Module) -> int:
 def compute_ablated_losses(
     model: nn.Module, heads: Sequence[HeadMeasures], compute_losses: Callable[[], Float[np.ndarray, " rows"]]
 ) -> Float[np.ndarray, "heads rows"]:
-    """Return the loss of each row when each head is ablated."""
+    """Return each row's loss with each head ablated in turn."""
     losses = []
     for head in heads:
         with ablate_head(model, head.layer - 1, head.head - 1):

@@ -1,7 +1,7 @@
-"""Tables of head metrics: of one text, and over seeds for the report.
+"""Head metrics tables: for one text, and over seeds for the report.
 
-Heads have no identity across seeds: head 1 of one seed and head 1 of another are independent draws. Seeds of a variant
-share only the layer; variants with the same seed start with equal heads.
+Heads have no identity across seeds: head 1 under two different seeds is two independent draws. A variant's seeds share
+only the layer; variants with the same seed start with equal heads.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MEASURES = {
 
 
 def get_title(measure: str) -> str:
-    """Return the title of a metric with its unit."""
+    """Return a metric's title with its unit."""
     title, unit, _ = MEASURES[measure]
     return f"{title}, {unit}"
 
@@ -50,7 +50,7 @@ def _make_measure_columns(measures: Sequence[str]) -> list[Column]:
 
 
 def build_measures_table(name: str, heads: Sequence[HeadMeasures], *, by_layer: bool = False) -> Table:
-    """Return the metrics of every head on one text, or their means over the heads of each layer."""
+    """Return every head's metrics for one text, or their means over each layer's heads."""
     measures = [name for name in MEASURES if any(getattr(head, name) is not None for head in heads)]
     if not any(head.padding for head in heads):
         measures = [name for name in measures if name != "padding"]
@@ -125,7 +125,7 @@ def select_measures(heads_by_variant: dict[str, list[HeadSummary]]) -> list[str]
 
 
 def build_measure_cell(measure: str, estimate: SeedEstimate | None) -> Cell:
-    """Return the table cell of a head measure: its mean over seeds with half its interval."""
+    """Return a head measure's table cell: its mean over seeds with half its interval."""
     if estimate is None or estimate.mean is None:
         return Cell(number_format.MISSING_VALUE)
     text = format_measure(measure, estimate.mean)

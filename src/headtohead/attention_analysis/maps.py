@@ -1,8 +1,8 @@
-"""Attention maps of a model on a text, as arrays: every layer and head, with the tokens, the padding and what was cut.
+"""A model's attention maps for a text, as arrays: every layer and head, with the tokens, padding and truncation.
 
 The model computes the maps itself with `output_attentions=True`. A model that returns none raises an error. Maps are
-checked with the rules of the audit of trained models (`audit.model_checks.attention_weights`): rows sum to 1, no weight
-on padding, causal triangle, attention window.
+checked with the same rules as in the audit of trained models (`audit.model_checks.attention_weights`): rows sum to 1,
+no weight on padding, causal triangle, attention window.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HeadWeights = Float[np.ndarray, "heads query key"]
 CHECK_TITLES = {"sums": "rows sum to 1", "padding": "nothing on padding", "ahead": "triangle", "behind": "band"}
 PAD_LABEL = "<pad>"
 WHITESPACE_SYMBOLS = str.maketrans({"Ġ": "␣", "Ċ": "⏎", "▁": "␣", "\n": "⏎", "\t": "⇥"})
-"""whitespace symbols of tokenizers, and how they are shown"""
+"""the whitespace symbols that tokenizers use, and how they are shown"""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class EncodedText:
     ids: tuple[int, ...]
     tokens: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    """warnings: the text was truncated, words are unknown"""
+    """warnings: the text was truncated, or contains out-of-vocabulary words"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +121,7 @@ def compute_attention_maps(
     pad_to: int | None = None,
     pad_id: int | None = None,
 ) -> AttentionMaps:
-    """Return the attention maps of a model on a text.
+    """Return a model's attention maps for a text.
 
     Args:
         model: A model that can return attention weights.
@@ -160,7 +160,7 @@ def compute_attention_maps(
 def _compute_layer_weights(
     model: nn.Module, input_ids: torch.Tensor, attention_mask: torch.Tensor | None
 ) -> tuple[HeadWeights, ...]:
-    """Return the attention weights of each layer, (heads, query, key); raise ModelError if a layer returns none."""
+    """Return each layer's attention weights, (heads, query, key); raise ModelError if a layer returns none."""
     was_training = model.training
     model.eval()  # dropout would zero some weights
     try:
@@ -189,7 +189,7 @@ def _get_window_size(model: nn.Module, layer: int, is_causal: bool) -> Attention
 
 
 def select_heads(maps: AttentionMaps, layer: int | None = None, head: int | None = None) -> AttentionMaps:
-    """Return one layer, one head, or one head of one layer; counted from 1."""
+    """Return one layer, one head, or one head in one layer; counted from 1."""
     _check_in_range("layer", layer, maps.layer_numbers)
     _check_in_range("head", head, maps.head_numbers)
     rows = [i for i, number in enumerate(maps.layer_numbers) if layer in (None, number)]
@@ -204,7 +204,7 @@ def select_heads(maps: AttentionMaps, layer: int | None = None, head: int | None
 
 
 def _check_in_range(name: str, number: int | None, allowed_numbers: Sequence[int]) -> None:
-    """Raise ModelError if attention maps of a layer or head that does not exist are requested."""
+    """Raise ModelError if the requested layer or head does not exist."""
     if number is not None and number not in allowed_numbers:
         allowed = (
             f"{allowed_numbers[0]} to {allowed_numbers[-1]}"
@@ -215,7 +215,7 @@ def _check_in_range(name: str, number: int | None, allowed_numbers: Sequence[int
 
 
 def subtract_maps(maps_a: AttentionMaps, maps_b: AttentionMaps) -> AttentionMaps:
-    """Return the second minus the first; both must have the same tokens."""
+    """Return the second maps minus the first; both must have the same tokens."""
     if maps_a.tokens != maps_b.tokens:
         pairs = enumerate(zip(maps_a.tokens, maps_b.tokens, strict=False))
         index = next(
@@ -259,7 +259,7 @@ def check_attention_maps(maps: AttentionMaps) -> list[AttentionCheck]:
     for number, weights, reach in zip(maps.layer_numbers, maps.layers, maps.window_sizes, strict=True):
         for rule in check_attention_rules(torch.from_numpy(weights)[None], real, reach):
             results[rule.name].append((number, rule))
-    if not maps.is_causal:  # the window of an encoder has two ends
+    if not maps.is_causal:  # an encoder's window extends in both directions
         results["behind"] += results.pop("ahead")
     deviations = {
         name: max((rule.max_deviation for _, rule in layers), default=0.0) for name, layers in results.items()
@@ -289,7 +289,7 @@ def check_attention_maps(maps: AttentionMaps) -> list[AttentionCheck]:
 
 
 def _build_check(rule_name: str, results: Sequence[tuple[int, AttentionRuleResult]], outcome: str) -> AttentionCheck:
-    """Return the outcome of a rule over layers: `outcome` if it holds, else the errors of the first three layers."""
+    """Return a rule's outcome over all layers: `outcome` if it holds, else the first three layers' errors."""
     errors = [f"layer {number}: {rule.error}" for number, rule in results if rule.error]
     if not errors:
         return AttentionCheck(CHECK_TITLES[rule_name], True, outcome)

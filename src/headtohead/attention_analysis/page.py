@@ -1,4 +1,4 @@
-"""Interactive attention page as one self-contained HTML file.
+"""The interactive attention page, as one self-contained HTML file.
 
 Maps are PNG images that carry the weights, which the script reads, so nothing is embedded twice and all maps are
 visible without JavaScript. jinja2 or the script escapes all text from users and models; a content security policy
@@ -29,12 +29,12 @@ def render_page(figure: AttentionFigure) -> str:
 
 
 def render_fragment(figure: AttentionFigure) -> str:
-    """Return a fragment for another page, such as a notebook."""
+    """Return a fragment to embed in another page, such as a notebook."""
     return _render("attention_fragment.html", figure)
 
 
 def render_body(figure: AttentionFigure) -> str:
-    """Return text, maps and metrics for a page that already has our style and script."""
+    """Return the text, maps and metrics for a page that already has our style and script."""
     return _render("attention_inner.html", figure)
 
 
@@ -82,7 +82,7 @@ def _build_template_context(figure: AttentionFigure) -> dict[str, Any]:
 
 
 def _build_panel(figure: AttentionFigure, index: int, rendered: RenderedHeads) -> dict[str, Any]:
-    """Return the template variables of one model: images and descriptions of its heads by layer."""
+    """Return one model's template variables: images and descriptions of its heads, by layer."""
     panel = figure.panels[index]
     measured = {(head.layer, head.head): head for head in figure.measures_by_panel.get(panel.name, ())}
     layers = []
@@ -97,9 +97,7 @@ def _build_panel(figure: AttentionFigure, index: int, rendered: RenderedHeads) -
 
 
 def add_shades(table: Table) -> dict[str, Any]:
-    """Return a table of the attention page with the shade of each metric: its position in the range of its column, from
-    0 to 1.
-    """
+    """Return an attention page table with each metric's shade: its position in its column's range, from 0 to 1."""
     columns = []
     for cells in list(zip(*table.rows, strict=True))[1:]:
         known_values = [cell.value for cell in cells if cell.value is not None]

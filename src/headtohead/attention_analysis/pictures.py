@@ -1,4 +1,4 @@
-"""Render the attention map of a head as an image with one pixel per pair of tokens. Imports no torch.
+"""Render a head's attention map as an image with one pixel per pair of tokens. Imports no torch.
 
 Opacity is a power of the weight, chosen so that a uniform row is drawn at a quarter of full opacity: the square root
 for 16 tokens, about the fifth root for 1,024.
@@ -35,7 +35,7 @@ class PixelScale:
 
     @property
     def precision(self) -> float:
-        """Largest error of a weight read back from an image."""
+        """The largest error in a weight read back from an image."""
         return 0.5 / self.power / (65535 if self.fine else 255)
 
 
@@ -45,7 +45,7 @@ def choose_exponent(length: int) -> float:
 
 
 def render_head(weights: WeightArray, scale: PixelScale, is_difference: bool = False, upscale_factor: int = 1) -> bytes:
-    """Render the attention weights of one head as a PNG picture."""
+    """Render one head's attention weights as a PNG image."""
     values = pool_max_abs(np.nan_to_num(weights.astype(np.float32)), scale.pool)
     strength = np.sign(values) * np.minimum(np.abs(values), 1) ** np.float32(scale.power)
     if not is_difference:
@@ -68,7 +68,7 @@ DIFFERENCE_PALETTE = (
 
 
 def pool_max_abs(weights: WeightArray, pool_size: int) -> WeightArray:
-    """Shrink a picture: pool blocks of neighbours to the value with the largest magnitude."""
+    """Shrink an image by pooling each block of pixels to its value with the largest magnitude."""
     if pool_size == 1:
         return weights
     rows, columns = (math.ceil(size / pool_size) * pool_size for size in weights.shape)
@@ -91,7 +91,7 @@ def truncate_label(text: str, max_length: int = 14) -> str:
 
 
 def choose_legend_ticks(exponent: float, is_difference: bool = False) -> list[float]:
-    """Return attention weights to label on the color scale of a picture, none too close to another."""
+    """Return the attention weights to label on an image's color scale, with no two too close together."""
     ticks = [1.0]
     for weight in (0.5, 0.1, 0.01, 0.001):
         if ticks[-1] ** exponent - weight**exponent > 0.15 and weight**exponent > 0.15:

@@ -1,4 +1,4 @@
-"""Static attention figures: SVG with text around embedded images, and PDF and PNG made from it offline."""
+"""Static attention figures: SVG with text around embedded images, and PDF and PNG rendered from it offline."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class SvgCanvas:
 
 @dataclass(frozen=True)
 class MapGrid:
-    """Layout of the maps of a panel."""
+    """The layout of a panel's maps."""
 
     map_side: float
     has_token_labels: bool
@@ -117,7 +117,7 @@ def render_svg(figure: AttentionFigure, background: str = "white") -> str:
 
 
 def _draw_header(canvas: SvgCanvas, figure: AttentionFigure, rendered: RenderedHeads, width: float) -> float:
-    """Draw title, text, notes and legend; return the y position where the maps start."""
+    """Draw the title, text, notes and legend; return the y position where the maps start."""
     canvas.text(
         MARGIN, 32, truncate_label(figure.title, int(width / 15 / CHARACTER_WIDTH_RATIO)), size=15, font_weight="600"
     )
@@ -183,7 +183,7 @@ def _draw_legend(canvas: SvgCanvas, y: float, exponent: float, is_difference: bo
 
 
 def _compute_grid(figure: AttentionFigure, panels_per_row: int) -> MapGrid:
-    """Choose the size and columns of the maps of one panel, and whether tokens are labelled."""
+    """Choose the size and number of columns for one panel's maps, and whether tokens are labelled."""
     panel, length = figure.panels[0], len(figure.tokens)
     heads = len(panel.head_numbers)
     columns = min(heads, 4) if len(panel.layers) == 1 else heads
@@ -212,7 +212,7 @@ def _draw_panel(
     x: float,
     y: float,
 ) -> tuple[float, float]:
-    """Draw one panel; return its right and lower end."""
+    """Draw one panel; return its right and bottom edges."""
     panel, is_single = figure.panels[index], not grid.names
     title = panel.name if len(figure.panels) > 1 else ""
     if is_single:
@@ -273,7 +273,7 @@ def _draw_map(
 
 
 def _compute_label_spacing(tokens: Sequence[str], side: float) -> tuple[float, float, int]:
-    """Return cell size, font size and label step."""
+    """Return the cell size, font size and label step."""
     cell = side / len(tokens)
     step = max(1, math.ceil(MIN_LABEL_SPACING / cell))
     return cell, min(10.5, max(8.0, 0.8 * cell * step)), step

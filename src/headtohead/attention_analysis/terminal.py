@@ -11,12 +11,12 @@ from headtohead.attention_analysis.head_tables import build_measures_table
 from headtohead.presentation.renderers.terminal import get_stdout_console, print_table
 
 MAX_ROWS = 48
-"""above this many heads, their means over each layer are printed"""
+"""above this many heads, only their means per layer are printed"""
 CHECK_MARKS = {True: "[green]✓[/]", False: "[red]✕[/]", None: "[dim]–[/]"}
 
 
 def print_analysis(figure: AttentionFigure, figure_path: Path | None) -> None:
-    """Print notes, and metrics and checks of each model."""
+    """Print notes, then each model's metrics and checks."""
     console = get_stdout_console()
     console.print(f"[bold]{escape(figure.title)}[/]")
     for note in figure.notes:

@@ -1,4 +1,4 @@
-"""Attention maps of a trial before and after training as small images.
+"""A trial's attention maps before and after training, as small images.
 
 Images have one color and use opacity for the weight, so they work on light and dark backgrounds. Opacity is the square
 root of the weight, so that rows spread over many tokens stay visible.
@@ -38,7 +38,7 @@ class TrainingMaps:
 
 @dataclass(frozen=True)
 class HeadImage:
-    """The image of one head."""
+    """One head's image."""
 
     layer: int
     head: int
@@ -53,7 +53,7 @@ class HeadImage:
 
 @dataclass(frozen=True)
 class LayerImages:
-    """The images of a layer before and after training."""
+    """One layer's images before and after training."""
 
     layer: int
     before: tuple[HeadImage, ...]
@@ -61,7 +61,7 @@ class LayerImages:
 
 
 def read_training_maps(folder: Path, variants: Sequence[str]) -> dict[str, TrainingMaps]:
-    """Return the maps of each variant's first seed that has maps."""
+    """Return each variant's maps, from the first seed that has any."""
     maps_by_variant = {}
     for variant in variants:
         runs = ExperimentRuns(folder)
@@ -100,7 +100,7 @@ def render_layers(maps: TrainingMaps) -> list[LayerImages]:
 
 
 def _render_heads(weights: WeightArray | None, layer: int, stage: str) -> tuple[HeadImage, ...]:
-    """Render the heads of one layer as thumbnails with descriptions."""
+    """Render one layer's heads as thumbnails with descriptions."""
     images = []
     for head, head_weights in enumerate([] if weights is None else weights[:MAX_HEADS]):
         png = render_head(head_weights[:MAX_TOKENS, :MAX_TOKENS], PIXEL_SCALE)

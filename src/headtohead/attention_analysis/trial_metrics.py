@@ -1,6 +1,6 @@
-"""Head metrics of trained models: measured at the end of a trial, aggregated over seeds for the findings.
+"""Head metrics for trained models: measured at the end of a trial and aggregated over seeds for the findings.
 
-Only transformers of parts are measured. Reading imports no torch.
+Only transformers built from parts are measured. Reading the metrics imports no torch.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def write_head_measures(
     tokenizer: TokenizerProtocol,
     split: str,
 ) -> None:
-    """Measure every head on rows of a held-out split and write attention.json. Custom attention without maps is
+    """Measure every head on rows from a held-out split and write attention.json. Custom attention without maps is
     skipped.
     """
     try:
@@ -61,7 +61,7 @@ def write_head_measures(
 def compute_head_measures(
     model: Transformer, examples: EvaluationExamples, objective: Objective, tokenizer: TokenizerProtocol
 ) -> tuple[int, list[HeadMeasures]]:
-    """Return the number of measured rows and the metrics of each head."""
+    """Return the number of measured rows and each head's metrics."""
     from headtohead.attention_analysis import head_metrics
 
     model.eval()
@@ -97,7 +97,7 @@ def _can_ablate_heads(model: Transformer) -> bool:
 def _add_loss_increases(
     model: Transformer, batches: Sequence[Any], objective: Objective, heads: Sequence[HeadMeasures]
 ) -> list[HeadMeasures]:
-    """Return the measures with the loss increase of each ablated head, and its t interval over rows."""
+    """Return the measures with the loss increase for each ablated head and its t interval over rows."""
     import torch
 
     from headtohead.attention_analysis import head_metrics
@@ -131,7 +131,7 @@ def linearize_ratio(
 
 
 def summarize_over_seeds(runs_by_variant: FinishedRuns) -> AttentionFindings | None:
-    """Return the mean of every metric over seeds with a t interval, per variant and head; None without data."""
+    """Return every metric's mean over seeds with its t interval, per variant and head; None without data."""
     variants: dict[str, list[HeadSummary]] = {}
     first: AttentionFile | None = None
     for name, runs in runs_by_variant.items():
@@ -142,7 +142,7 @@ def summarize_over_seeds(runs_by_variant: FinishedRuns) -> AttentionFindings | N
 
 
 def _aggregate_seeds(heads_by_seed: Sequence[Sequence[HeadMeasures]]) -> list[HeadSummary]:
-    """Combine the metrics of each head over the trials of all seeds."""
+    """Combine each head's metrics over the trials for all seeds."""
     heads: dict[tuple[int, int], list[HeadMeasures]] = {}
     for rows in heads_by_seed:
         for row in rows:
@@ -161,7 +161,7 @@ def _aggregate_seeds(heads_by_seed: Sequence[Sequence[HeadMeasures]]) -> list[He
 
 
 def _summarize_values(values: Sequence[float | None]) -> SeedEstimate | None:
-    """Return mean and interval of a head metric over seeds; None if no seed has it."""
+    """Return a head metric's mean over seeds and its confidence interval; None if no seed has it."""
     measured_values = [value for value in values if value is not None]
     if not measured_values:
         return None
@@ -171,5 +171,5 @@ def _summarize_values(values: Sequence[float | None]) -> SeedEstimate | None:
 
 
 def _count_true(flags: Sequence[bool | None]) -> int | None:
-    """Return the number of seeds; None if it was never tested."""
+    """Return the number of seeds for which it is true; None if it was never tested."""
     return None if all(flag is None for flag in flags) else sum(bool(flag) for flag in flags)

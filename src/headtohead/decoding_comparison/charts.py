@@ -1,7 +1,7 @@
-"""Build the charts of a decoding comparison.
+"""Build the charts for a decoding comparison.
 
-There is one chart of all metrics with their intervals, one of likelihood against diversity, and one per strategy that
-shows each step of a sample: the most likely tokens, those that the strategy kept, and the token that was sampled.
+One chart shows all metrics with their intervals, one plots likelihood against diversity, and one per strategy shows
+each step of a sample: the most likely tokens, those that the strategy kept, and the token that was sampled.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LIKELIHOOD_METRICS = ("perplexity", "scoring-bits")
 DIVERSITY_METRICS = ("self-bleu", "distinct-2")
 """in order of preference; self-BLEU still separates strategies whose distinct-2 is close to 1"""
 MIN_SELF_BLEU = 0.1
-"""lower limit of self-BLEU on the logarithmic axis"""
+"""lower limit for self-BLEU on the logarithmic axis"""
 SWEEP_FAMILIES = ("temperature", "top-k", "top-p")
 TOKEN_STATUS_STYLES = {
     "sampled": (style.VARIANT_COLORS[5], 0.75),
@@ -47,19 +47,19 @@ TOKEN_STATUS_STYLES = {
 }
 """color and opacity; translucent, so that labels are legible on the bars in both the light and the dark theme"""
 CHARACTER_WIDTHS = {"wide": 0.012, "narrow": 0.03}
-"""fraction of a bar that a character takes, by layout"""
+"""fraction of a bar that one character takes up, by layout"""
 LabelPlacement = tuple[Literal["left", "right"], Literal["top", "middle", "bottom"], int, int]
 LABEL_PLACEMENTS: Sequence[LabelPlacement] = (
     ("right", "bottom", -6, -3),
     ("left", "middle", 8, 2),
     ("right", "top", -4, 5),
 )
-"""(align, baseline, dx, dy) of the labels of each family"""
+"""(align, baseline, dx, dy) for each family's labels"""
 ChartRow = dict[str, Any]
 
 
 def build_charts(results: DecodingResults) -> list[Chart]:
-    """Return the charts for which `results` has data, in the order of the page."""
+    """Return the charts for which `results` has data, in page order."""
     charts = [build_interval_chart(results)]
     if results.sweep.points:
         charts.append(build_tradeoff_chart(results))
@@ -67,7 +67,7 @@ def build_charts(results: DecodingResults) -> list[Chart]:
 
 
 def build_interval_chart(results: DecodingResults) -> Chart:
-    """Build one panel per metric, with the estimate and interval of each strategy.
+    """Build one panel per metric, with each strategy's estimate and interval.
 
     A dashed line marks the estimate for human text, where it is known.
     """
@@ -90,7 +90,7 @@ def build_interval_chart(results: DecodingResults) -> Chart:
 
 
 def _build_interval_panel(results: DecodingResults, metric: GenerationMetric, datasets: ChartDatasets) -> Panel:
-    """Build the panel of one metric, with one row per strategy."""
+    """Build the panel for one metric, with one row per strategy."""
     strategies = list(results.estimates)
     rows = []
     for strategy, estimates in results.estimates.items():
@@ -122,7 +122,7 @@ def _build_interval_panel(results: DecodingResults, metric: GenerationMetric, da
 
 
 def _build_human_row(results: DecodingResults, metric: GenerationMetric, field: str) -> ChartRow | None:
-    """Return the chart data of the estimate for human text, or None if it is unknown."""
+    """Return the chart data for the human-text estimate, or None if it is unknown."""
     estimate = results.human.get(metric.name)
     if estimate is None:
         return None
@@ -131,14 +131,14 @@ def _build_human_row(results: DecodingResults, metric: GenerationMetric, field: 
 
 
 def _draw_human_rule(data: alt.Chart, **position: Any) -> alt.Chart:
-    """Draw the dashed line that marks the estimate for human text."""
+    """Draw the dashed line that marks the human-text estimate."""
     rule = data.mark_rule(color=style.ZERO_LINE_COLOR, strokeDash=[4, 3], strokeWidth=1.5)
     chart: alt.Chart = rule.encode(**position, description="tip:N")
     return chart
 
 
 def build_tradeoff_chart(results: DecodingResults) -> Chart:
-    """Build the chart of likelihood against diversity along temperature, k and p."""
+    """Plot likelihood against diversity along temperature, k and p."""
     points, metrics = results.sweep.points, results.metrics_by_name
     likelihoods = [metrics[name] for name in LIKELIHOOD_METRICS if any(name in point.estimates for point in points)]
     diversity = metrics[next(name for name in DIVERSITY_METRICS if name in metrics)]
@@ -163,7 +163,7 @@ def build_tradeoff_chart(results: DecodingResults) -> Chart:
 def _build_tradeoff_panel(
     results: DecodingResults, diversity: GenerationMetric, likelihood: GenerationMetric, datasets: ChartDatasets
 ) -> Panel:
-    """Build the panel of one likelihood metric against the diversity metric."""
+    """Build the panel that plots one likelihood metric against the diversity metric."""
     candidate_rows = (_build_point_row(point, diversity, likelihood) for point in results.sweep.points)
     rows = [row for row in candidate_rows if row is not None]
     families = [name for name in SWEEP_FAMILIES if any(row["family"] == name for row in rows)]
@@ -191,7 +191,7 @@ def _build_tradeoff_panel(
 def _build_point_row(
     point: SweepPointResult, diversity: GenerationMetric, likelihood: GenerationMetric
 ) -> ChartRow | None:
-    """Return the chart data of one point, or None if one of its two metrics is missing."""
+    """Return one point's chart data, or None if either of its two metrics is missing."""
     estimates = [point.estimates.get(metric.name) for metric in (diversity, likelihood)]
     if estimates[0] is None or estimates[1] is None:
         return None
@@ -299,15 +299,15 @@ def _build_trace_layers(steps: Sequence[TraceStep], layout: Layout, datasets: Ch
 
 
 def _format_step_label(step: TraceStep) -> str:
-    """Return the axis label of a step: its number and the sampled token."""
+    """Return a step's axis label: its number and the sampled token."""
     return f"{step.step}  {phrasing.format_token(step.token)}"
 
 
 def _build_bar_segments(step: TraceStep, character_width: float) -> list[ChartRow]:
     """Return one row of chart data per segment of a bar.
 
-    A token is printed in its segment only if it fits; `character_width` is the fraction of a bar that a character
-    takes.
+    A token is printed in its segment only if it fits; `character_width` is the fraction of a bar that one character
+    takes up.
     """
     rows, start = [], 0.0
     for entry in step.top:

@@ -1,14 +1,14 @@
-"""Estimate every metric of every strategy with an interval, and compare strategies in pairs.
+"""Estimate every metric for every strategy with a confidence interval, and compare strategies in pairs.
 
-Prompts are the unit. All samples of a prompt give one ratio (total, denominator); an estimate is total over total, and
-its interval is that of a ratio over prompts: the t interval of the mean of each prompt's influence on the ratio,
-(total - estimate * denominator) / mean denominator (the delta method; Cochran, Sampling Techniques, 1977, ch. 6). It
-covers the variation between prompts and between samples. More samples per prompt reduce the second only; conclusions
-about other prompts need more prompts.
+The prompt is the sampling unit. All of a prompt's samples yield one ratio (total, denominator); an estimate is the sum
+of the totals over the sum of the denominators, and its interval is that of a ratio over prompts: the t interval of the
+mean of each prompt's influence on the ratio, (total - estimate * denominator) / mean denominator (the delta method;
+Cochran, Sampling Techniques, 1977, ch. 6). It covers the variation between prompts and between samples. More samples
+per prompt reduce only the latter; conclusions about new prompts need more prompts.
 
-Strategies are compared on the same prompts with the same random numbers, so they are paired by prompt. Each pair gets
-the verdict of headtohead.verdict, simultaneous over all pairs of a metric. A verdict concerns one metric: a lower
-perplexity is "helped" whether or not the text is better.
+Strategies are compared on the same prompts with the same random numbers, so they are paired by prompt. Each pair gets a
+verdict from headtohead.verdict, with simultaneous confidence over all pairs for a metric. A verdict concerns one
+metric: a lower perplexity is "helped" whether or not the text is better.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PromptValues = Float[np.ndarray, " prompts"]
 CONFIDENCE_LEVEL = 0.95
 NATS_PER_BIT = math.log(2)
 MAX_VALUES = {"share": 1.0, "points": 100.0}
-"""upper end of the range of a metric, by kind"""
+"""the upper end of a metric's range, by kind"""
 METRICS_BY_NAME = {
     str(row[0]): GenerationMetric.model_validate(dict(zip(GenerationMetric.model_fields, row, strict=True)))
     for row in (
@@ -53,7 +53,7 @@ METRICS_BY_NAME = {
     )
 }
 HUMAN_METRICS = ("perplexity", "bits-per-byte", "scoring-bits", "repetition", "length")
-"""metrics of human continuations, of which there is one per prompt; they are truncated to the length of a sample"""
+"""metrics for human continuations, of which there is one per prompt, truncated to a sample's length"""
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,10 @@ class ScoredContinuation:
 def compute_prompt_ratios(
     continuations: Sequence[ScoredContinuation], num_prompts: int, references: Sequence[str | None]
 ) -> dict[str, PromptRatios]:
-    """Return the ratios of every metric, one per prompt.
+    """Return the ratios for every metric, one per prompt.
 
-    `references` are human continuations, truncated to the maximum length, or None. Metrics that do not apply are
-    omitted, such as self-BLEU of a single sample.
+    `references` are human continuations, truncated to the maximum length, or None. Metrics that do not apply, such as
+    self-BLEU for a single sample, are omitted.
     """
     by_prompt: list[list[ScoredContinuation]] = [[] for _ in range(num_prompts)]
     for continuation in continuations:
@@ -86,7 +86,7 @@ def compute_prompt_ratios(
 
 
 def _compute_ratios_of_prompt(continuations: Sequence[ScoredContinuation], reference: str | None) -> dict[str, Ratio]:
-    """Return every metric of the continuations of one prompt, as numerator and denominator."""
+    """Return every metric for one prompt's continuations, as a numerator and a denominator."""
     texts = [continuation.text for continuation in continuations]
     ratios = {
         **_compute_loss_ratios(continuations),
@@ -104,7 +104,7 @@ def _compute_ratios_of_prompt(continuations: Sequence[ScoredContinuation], refer
 
 
 def _compute_loss_ratios(continuations: Sequence[ScoredContinuation]) -> dict[str, Ratio]:
-    """Return perplexity and bits per byte of the continuations, also under the scoring model if there is one."""
+    """Return the continuations' perplexity and bits per byte, also under the scoring model if there is one."""
     likelihoods = [continuation.model_likelihood for continuation in continuations]
     loss, tokens = sum(item.loss for item in likelihoods), sum(item.tokens for item in likelihoods)
     ratios = {"perplexity": Ratio(loss, tokens), "bits-per-byte": _compute_bits_per_byte(likelihoods)}
@@ -119,7 +119,7 @@ def _compute_bits_per_byte(likelihoods: Sequence[Likelihood]) -> Ratio:
 
 
 def estimate_metric(metric_name: str, prompt_ratios: PromptRatios) -> MetricEstimate | None:
-    """Return total over total with its t interval over prompts; None if all denominators are 0."""
+    """Return the ratio of sums with its t interval over prompts; None if all denominators are 0."""
     values = linearize_ratios(prompt_ratios)
     if values is None:
         return None
@@ -138,7 +138,7 @@ def estimate_metric(metric_name: str, prompt_ratios: PromptRatios) -> MetricEsti
 
 
 def estimate_metrics(ratios_by_metric: Mapping[str, PromptRatios]) -> Estimates:
-    """Return the estimate of every metric that has one."""
+    """Return the estimate for every metric that has one."""
     estimates = {name: estimate_metric(name, ratios) for name, ratios in ratios_by_metric.items()}
     return {name: estimate for name, estimate in estimates.items() if estimate is not None}
 
@@ -154,7 +154,7 @@ def linearize_ratios(prompt_ratios: PromptRatios) -> PromptValues | None:
 
 
 def judge_strategy_pairs(metric_name: str, ratios_by_strategy: Mapping[str, PromptRatios]) -> list[StrategyPairVerdict]:
-    """Compare every strategy with every earlier one by a metric, paired by prompt."""
+    """Compare every strategy with every earlier one on one metric, paired by prompt."""
     metric = METRICS_BY_NAME[metric_name]
     linearized = {strategy: linearize_ratios(column) for strategy, column in ratios_by_strategy.items()}
     values = {strategy: value for strategy, value in linearized.items() if value is not None}
@@ -195,9 +195,9 @@ def _to_verdict_scores(values: PromptValues) -> Scores:
 def compare_strategies(
     ratios_by_strategy: Mapping[str, Mapping[str, PromptRatios]], baseline: str
 ) -> list[StrategyPairVerdict]:
-    """Return the verdict on every pair of strategies by every metric.
+    """Return the verdict on every pair of strategies for every metric.
 
-    Strategies are compared with the baseline, not the baseline with them.
+    Each strategy is compared with the baseline, not the other way round.
     """
     verdicts = []
     ordered = sorted(ratios_by_strategy, key=lambda strategy: strategy != baseline)

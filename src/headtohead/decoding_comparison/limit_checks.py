@@ -1,8 +1,8 @@
-"""Check that strategies agree in their limits, on a real model and real prompts.
+"""Check that strategies agree in the limit, on a real model and real prompts.
 
-Temperature to 0, k = 1, p to 0 and a single beam equal greedy decoding; temperature 1, k = the vocabulary and p = 1
-equal plain sampling. Equal strategies have the same distribution after every prompt and, with the same random numbers,
-generate the same tokens.
+A temperature or p that tends to 0, k = 1 and a single beam are equivalent to greedy decoding; temperature 1, k =
+vocabulary size and p = 1 are equivalent to plain sampling. Equivalent strategies have the same distribution after every
+prompt and, with the same random numbers, generate the same tokens.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headtohead.generation.strategy_parsing import format_strategy
 NEAR_ZERO = 1e-6
 """value used for a temperature or p that tends to 0"""
 MAX_TOTAL_VARIATION = 1e-6
-"""total variation distance up to which two distributions count as equal"""
+"""total variation distance up to which two distributions are considered equal"""
 MAX_CONTINUED_PROMPTS = 8
 """prompts continued per invariant"""
 
@@ -60,7 +60,7 @@ def check_limit_invariants(
 ) -> list[LimitCheck]:
     """Check every invariant on a model.
 
-    `prompt_ids` are the encoded prompts; `continue_prompts(strategy, indices)` generates one continuation of each.
+    `prompt_ids` are the encoded prompts; `continue_prompts(strategy, indices)` generates one continuation for each.
     """
     logits = [
         model.next_token_logits(torch.tensor([list(ids)[-int(model.context) :]]))[0].float() for ids in prompt_ids
@@ -91,7 +91,7 @@ def check_limit_invariants(
 
 
 def _compute_max_total_variation(logits: Sequence[Float[Tensor, " vocab"]], invariant: LimitInvariant) -> float | None:
-    """Return the largest total variation distance between the distributions of the two strategies.
+    """Return the largest total variation distance between the two strategies' distributions.
 
     `logits` has one row per prompt. Returns None if one of the strategies is a search, which has no distribution.
     """

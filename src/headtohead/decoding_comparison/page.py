@@ -1,6 +1,6 @@
-"""Render the report of a decoding comparison from decoding.json and samples.jsonl, without torch.
+"""Render a decoding comparison's report from decoding.json and samples.jsonl, without torch.
 
-The HTML page, Markdown and PDF show the same sections. Tables and charts can also be exported one by one.
+The HTML page, Markdown and PDF show the same sections. Tables and charts can also be exported individually.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from headtohead.presentation.section import (
 SampleRecords = list[dict[str, Any]]
 LINE_BREAK_PATTERN = re.compile(r"\s*\n\s*")
 HEADLINE_METRICS = ("perplexity", "scoring-bits", "distinct-2", "repetition", "chrf")
-"""metrics of likelihood, diversity and similarity to human text in the verdicts at the top"""
+"""likelihood, diversity and human-similarity metrics for the verdicts at the top"""
 VERDICT_NOTE = (
     "Each verdict concerns one metric, and the intervals hold for all pairs of strategies simultaneously. Likelier "
     "text is not better text: compare the likelihood of human text, and read likelihood and diversity together."
@@ -58,7 +58,7 @@ TRADEOFF_CAPTION = (
 
 
 def write_report(folder: Path, formats: Sequence[str] = ("html",)) -> list[Path]:
-    """Write the report of a comparison into its folder in each format; return the paths written."""
+    """Write a comparison's report into its folder in each format; return the paths written."""
     files.check_formats(formats)
     results, samples = read_results(folder), read_jsonl(folder / SAMPLES_FILE)
     return files.write_formats(
@@ -134,7 +134,7 @@ def build_sections(results: DecodingResults, samples: SampleRecords) -> list[Sec
 
 
 def build_title(results: DecodingResults) -> str:
-    """Return the title of the report, such as "Five ways to decode SmolLM2"."""
+    """Return the report's title, such as "Five ways to decode SmolLM2"."""
     count = len(results.estimates)
     number_words = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
     number = number_words[count] if count < len(number_words) else str(count)
@@ -171,13 +171,13 @@ def _build_verdict_blocks(results: DecodingResults) -> list[Block]:
 
 
 def _group_samples_by_prompt(results: DecodingResults, samples: SampleRecords) -> list[dict[str, Any]]:
-    """Return, for each prompt, the human continuation and the distinct texts of each strategy with their counts."""
+    """Return, for each prompt, the human continuation and each strategy's distinct texts with their counts."""
     settings = results.settings
     groups = []
     for prompt in results.prompts:
         columns: dict[str, list[tuple[str, int]]] = {}
         for strategy in results.estimates:
-            # A resumed folder may also hold samples of other settings.
+            # A resumed folder may also hold samples from different settings.
             expected = (strategy, prompt.text, results.model.digest, settings.seed, settings.max_new_tokens)
             texts = {
                 sample["sample"]: LINE_BREAK_PATTERN.sub(" ↵ ", sample["text"].strip())

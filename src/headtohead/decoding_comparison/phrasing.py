@@ -1,4 +1,4 @@
-"""Format values of a decoding comparison, and describe the difference between two strategies in one sentence."""
+"""Format a decoding comparison's values, and describe the difference between two strategies in one sentence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHORT_DECIMALS = {"perplexity": 0, "bits": 2, "share": 1, "points": 1, "count": 
 
 
 def format_value(kind: str, number: Any) -> str:
-    """Return the value of a decoding metric with its unit, or the placeholder for a missing value."""
+    """Return a decoding metric's value with its unit, or the placeholder for a missing value."""
     if not number_format.is_finite_number(number):
         return number_format.MISSING_VALUE
     if kind == "perplexity":
@@ -34,7 +34,7 @@ def format_interval(kind: str, interval: Sequence[Any] | None) -> str:
 
 
 def format_estimate(metric: GenerationMetric, estimate: MetricEstimate | None) -> str:
-    """Return the estimate of a decoding metric followed by its interval in parentheses."""
+    """Return a decoding metric's estimate followed by its interval in parentheses."""
     if estimate is None:
         return number_format.MISSING_VALUE
     interval = format_interval(metric.kind, estimate.interval).replace(" ", number_format.NO_BREAK_SPACE)
@@ -79,7 +79,7 @@ def describe_change(kind: str, effect: float, decimals: int | None = None) -> st
 
 
 def describe_pair(pair: StrategyPairVerdict, metric: GenerationMetric) -> str:
-    """Describe the effect of one strategy on a metric, relative to another strategy.
+    """Describe one strategy's effect on a metric, relative to another strategy.
 
     For example "perplexity 61 % lower (95 % interval 55 to 66 % lower)".
     """

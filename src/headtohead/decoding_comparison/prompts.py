@@ -28,11 +28,11 @@ CONTINUATION_COLUMNS = (
     ("initial", "original_ending"),
 )
 PROMPT_FILE_NAMES = ("prompts.jsonl", "prompts.tsv", "prompts.csv", "prompts.txt", "stories.jsonl", "dev_data.json")
-"""files searched for in a folder, in this order"""
+"""file names to look for in a folder, in this order"""
 
 
 def read_prompts(source: str, max_prompts: int | None = None) -> list[Prompt]:
-    """Return the first `max_prompts` distinct prompts of a file, folder or literal text."""
+    """Return the first `max_prompts` distinct prompts from a file, a folder or literal text."""
     path = Path(source)
     if _is_prompt_path(source, path):
         prompts = _read_prompt_file(_find_prompt_file(path) if path.is_dir() else path)
@@ -55,7 +55,7 @@ def _is_prompt_path(source: str, path: Path) -> bool:
 
 
 def _find_prompt_file(folder: Path) -> Path:
-    """Return the prompt file of a folder; raise DataError if it has none."""
+    """Return a folder's prompt file; raise DataError if it has none."""
     path = next((folder / name for name in PROMPT_FILE_NAMES if (folder / name).is_file()), None)
     if path is None:
         names = sorted(entry.name for entry in folder.iterdir() if entry.suffix.lower() in SUPPORTED_EXTENSIONS)

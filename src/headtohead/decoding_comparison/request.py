@@ -1,4 +1,4 @@
-"""The settings of a comparison of decoding strategies."""
+"""The settings for a comparison of decoding strategies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare decoding strategies of one model on many prompts, and write the results to a folder.
+"""Compare one model's decoding strategies on many prompts, and write the results to a folder.
 
 FOLDER/
   samples.jsonl     every continuation, appended as it is generated; its key is a hash of everything that the text

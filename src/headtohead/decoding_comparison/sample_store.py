@@ -28,25 +28,25 @@ class SampleStore:
     """digest of the second model; None without one"""
     samples: dict[str, JsonRecord] = field(init=False)
     scores: dict[str, JsonRecord] = field(init=False)
-    """records of samples.jsonl and scores.jsonl by key"""
+    """the records in samples.jsonl and scores.jsonl, by key"""
 
     def __post_init__(self) -> None:
         self.samples = {line["key"]: line for line in repair_jsonl(self.folder / SAMPLES_FILE, is_own_cache=True)}
         self.scores = {line["key"]: line for line in repair_jsonl(self.folder / SCORES_FILE, is_own_cache=True)}
 
     def compute_sample_key(self, strategy: Strategy, prompt_index: int, sample_index: int) -> str:
-        """Return the key of a sample: a hash of everything that its text depends on."""
+        """Return a sample's key: a hash of everything that its text depends on."""
         request, text = self.request, self.request.prompts[prompt_index].text
         return _hash_values(
             self.generator_digest, str(strategy), text, sample_index, request.seed, request.max_new_tokens
         )
 
     def get_sample(self, strategy: Strategy, prompt_index: int, sample_index: int) -> JsonRecord:
-        """Return the record of a sample that is on disk."""
+        """Return the record for a sample that is on disk."""
         return self.samples[self.compute_sample_key(strategy, prompt_index, sample_index)]
 
     def has_samples(self, strategy: Strategy, prompt_index: int, num_samples: int) -> bool:
-        """Return whether all samples of a prompt are on disk."""
+        """Return whether all of a prompt's samples are on disk."""
         keys = (self.compute_sample_key(strategy, prompt_index, index) for index in range(num_samples))
         return all(key in self.samples for key in keys)
 
@@ -61,13 +61,13 @@ class SampleStore:
         return _hash_values(self.scorer_digest, self.request.prompts[prompt_index].text, text)
 
     def add_score(self, prompt_index: int, text: str, likelihood: Likelihood) -> None:
-        """Append the likelihood of a text under the second model to disk."""
+        """Append a text's likelihood under the second model to disk."""
         record = {"key": self.compute_score_key(prompt_index, text), **asdict(likelihood)}
         append_jsonl(self.folder / SCORES_FILE, record)
         self.scores[record["key"]] = record
 
     def get_score(self, prompt_index: int, text: str) -> Likelihood | None:
-        """Return the likelihood of a text under the second model, or None without one."""
+        """Return a text's likelihood under the second model, or None if there is no second model."""
         if self.scorer_digest is None:
             return None
         record = self.scores[self.compute_score_key(prompt_index, text)]

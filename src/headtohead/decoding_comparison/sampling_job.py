@@ -1,4 +1,4 @@
-"""Generate, score and summarise the samples of a decoding comparison, reusing those that are already on disk.
+"""Generate, score and summarise a decoding comparison's samples, reusing those that are already on disk.
 
 The files samples.jsonl and scores.jsonl are described in `run_comparison`.
 """
@@ -119,10 +119,10 @@ class DecodingComparison:
     def _continue_prompts(
         self, strategy: Strategy, prompt_indices: Sequence[int], num_samples: int = 1
     ) -> list[Continuation]:
-        """Return `num_samples` continuations of each prompt."""
+        """Return `num_samples` continuations for each prompt."""
         request = self.request
         texts = [request.prompts[index].text for index in prompt_indices]
-        # The report mentions texts that exceed the context once, instead of a warning per chunk.
+        # The report mentions texts that exceed the context once, instead of issuing a warning per chunk.
         with warnings.catch_warnings(action="ignore", category=ContextOverflowWarning):
             return generate(
                 self.generator.opened,
@@ -199,7 +199,7 @@ class DecodingComparison:
     # -- metrics
 
     def _collect_continuations(self, strategy: Strategy, num_samples: int) -> list[ScoredContinuation]:
-        """Return all samples of a strategy with their likelihoods."""
+        """Return all of a strategy's samples with their likelihoods."""
         continuations = []
         for prompt_index in range(len(self.request.prompts)):
             for sample_index in range(num_samples):
@@ -211,7 +211,7 @@ class DecodingComparison:
         return continuations
 
     def _compute_strategy_ratios(self, name: str, strategy: Strategy, num_samples: int) -> dict[str, PromptRatios]:
-        """Return the ratios of every metric for the samples of a strategy."""
+        """Return the ratios for every metric over a strategy's samples."""
         self.on_progress(ProgressUpdate(f"computing metrics of {name}", 0, 0))
         return self._compute_prompt_ratios(self._collect_continuations(strategy, num_samples))
 
@@ -239,7 +239,7 @@ class DecodingComparison:
         return references
 
     def _score_human_continuations(self) -> list[ScoredContinuation]:
-        """Return the human continuations in the form of generated ones, one per prompt."""
+        """Return the human continuations in the same form as generated ones, one per prompt."""
         references = [
             (index, ids, text) for index, (ids, text) in enumerate(self._truncated_references) if text is not None
         ]
@@ -257,7 +257,7 @@ class DecodingComparison:
     # -- sweep
 
     def _count_sweep_only_samples(self, points: Sequence[SweepPoint]) -> dict[str, int]:
-        """Return the number of samples per sweep strategy that is not among the compared ones."""
+        """Return the number of samples for each sweep strategy that is not among the compared ones."""
         compared = {str(strategy) for strategy in self.request.strategies.values()}
         return {point.name: self.request.num_sweep_samples for point in points if str(point.strategy) not in compared}
 
@@ -298,7 +298,7 @@ class DecodingComparison:
                 )
             sample = self.store.get_sample(strategy, 0, 0)
             if [step["id"] for step in steps][: len(sample["ids"])] != sample["ids"]:
-                # The sample comes from a version that samples differently; new samples must not be mixed with it.
+                # The sample was written by a version that samples differently; new samples must not be mixed with it.
                 raise RunFolderError(
                     f"{self.folder / SAMPLES_FILE}: {name} now generates another text than when the file was written "
                     "(another version of the package?); choose another --out"
@@ -309,7 +309,7 @@ class DecodingComparison:
         return traces
 
     def _check_limit_invariants(self) -> list[LimitCheck]:
-        """Check the limits of the strategies on this model and these prompts."""
+        """Check the strategies' limits on this model and these prompts."""
         self.on_progress(ProgressUpdate("checking limits", 0, 0))
         encoded_prompts = [encode_prompt(self.generator.tokenizer, prompt.text) for prompt in self.request.prompts]
         return check_limit_invariants(

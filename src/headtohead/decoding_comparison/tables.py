@@ -1,4 +1,4 @@
-"""Build the tables of a decoding comparison."""
+"""Build the tables for a decoding comparison."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NUM_LISTED_TOKENS = 3
 
 
 def build_tables(results: DecodingResults) -> list[Table]:
-    """Return the tables that have rows, in the order of the page."""
+    """Return the tables that have rows, in page order."""
     builders = build_metrics_table, build_pairwise_matrix, build_tests_table, build_sweep_table, build_invariants_table
     tables = [*(build(results) for build in builders), *map(build_trace_table, results.traces)]
     return [table for table in tables if table.rows]
@@ -42,7 +42,7 @@ def build_metrics_table(results: DecodingResults) -> Table:
 
 
 def _build_estimate_cell(metric: GenerationMetric, estimates: Estimates) -> Cell:
-    """Return the cell of an estimate with its interval; its short text has the value only."""
+    """Return the cell for an estimate with its interval; its short text has the value only."""
     estimate = estimates.get(metric.name)
     if estimate is None:
         return Cell(number_format.MISSING_VALUE)
@@ -74,7 +74,7 @@ def _build_metric_columns(metrics: list[GenerationMetric]) -> list[Column]:
 
 
 def _build_pair_cell(pair: StrategyPairVerdict | None, metric: GenerationMetric) -> Cell:
-    """Return the verdict symbol and the effect of a pair, or a placeholder if it was not tested."""
+    """Return a pair's verdict symbol and effect, or a placeholder if it was not tested."""
     if pair is None:
         return Cell(number_format.MISSING_VALUE)
     change = phrasing.format_change(metric.kind, pair.effect).removesuffix("points").strip()
@@ -127,7 +127,7 @@ def build_invariants_table(results: DecodingResults) -> Table:
 
 
 def build_trace_table(trace: StrategyTrace) -> Table:
-    """Build the token-by-token table of a strategy: one row per step."""
+    """Build a strategy's token-by-token table: one row per step."""
     columns = [
         *make_text_columns("step"),
         *make_text_columns(token="sampled"),

@@ -1,4 +1,4 @@
-"""Print the results of a decoding comparison."""
+"""Print a decoding comparison's results."""
 
 from __future__ import annotations
 

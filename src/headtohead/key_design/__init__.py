@@ -1,4 +1,4 @@
-"""Design attention by hand: find queries and keys that produce wanted attention weights. Imports no torch.
+"""Design attention by hand: find queries and keys that produce the desired attention weights. Imports no torch.
 
 >>> from headtohead import key_design
 >>> solution = key_design.find_selecting_query([[1, 0], [0, 1], [-1, -1]], 0)

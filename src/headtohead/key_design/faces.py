@@ -1,7 +1,7 @@
-"""Find which keys can share the whole attention weight: faces of the convex hull of the keys.
+"""Find which keys can share the whole attention weight: the faces of the keys' convex hull.
 
-Weights are softmax(keys @ query), so zero weights are only approached, by queries of growing norm. The keys that keep
-weight are then exactly the keys on one face of the convex hull: those with the highest score in some direction
+Weights are softmax(keys @ query), so zero weights are only approached, by queries of growing norm. The keys that retain
+weight in the limit are exactly the keys on one face of the convex hull: those with the highest score in some direction
 (Barndorff-Nielsen, Information and Exponential Families, 1978, section 9.3). To find the smallest face that contains
 the target keys, project out the affine span of the current members, which maps them to one point. If that point lies
 outside the convex hull of the other keys, the members are a face. Otherwise it is a mixture of other keys, which join
@@ -27,7 +27,7 @@ class NormalizedKeys:
     rows: KeyMatrix
     size: float
     tolerance: float
-    """rows closer than this count as equal"""
+    """rows closer than this are considered equal"""
 
     @classmethod
     def of(cls, keys: KeyMatrix, tolerance: float) -> NormalizedKeys:
@@ -48,7 +48,7 @@ class HullFace:
     key_indices: tuple[int, ...]
     has_all_keys: bool
     margin: float | None
-    """distance to the convex hull of the other keys; None if there are none"""
+    """distance to the other keys' convex hull; None if there are none"""
     direction: Vector | None
     """unit vector with equal scores on the face and scores lower by at least `margin` elsewhere"""
     nearest_mixture: PerKeyVector | None
@@ -98,7 +98,7 @@ def project_out_face(normalized_keys: NormalizedKeys, key_indices: tuple[int, ..
     center = members.mean(axis=0)
     basis = compute_affine_basis(members - center, normalized_keys.tolerance)
     projected = normalized_keys.rows - center
-    for _ in range(2):  # the second pass removes rounding errors of the first
+    for _ in range(2):  # the second pass removes the rounding errors of the first
         projected = projected - (projected @ basis.T) @ basis
     return np.asarray(projected)
 

@@ -1,5 +1,4 @@
-"""Answer the attention-design questions of a published course report for four keys in three
-dimensions.
+"""Answer a published course report's attention-design questions for four keys in three dimensions.
 
 The report prints queries but not keys. The keys were recovered from its printed queries to two digits, so every figure
 is accurate to two digits, and each step states the resulting error.
@@ -29,7 +28,7 @@ from headtohead.key_design.solvers import KeyMatrix, PerKeyVector, Vector, softm
 REPORT_KEYS = ((0.47, 0.65, 0.60), (0.64, 0.50, -0.59), (-0.03, -0.48, -0.88), (0.43, -0.83, 0.35))
 """recovered from the printed queries"""
 ROUNDING_ERROR = 0.005
-"""rounding error of a number with two decimals"""
+"""rounding error in a number with two decimals"""
 REPORT_TARGET_SCORES = (3.0, 3.0, -2.0, -3.0)
 """scores that the report fits by least squares to average its first two values"""
 
@@ -46,7 +45,7 @@ class PublishedAnswer:
 
 @dataclass(frozen=True, eq=False)
 class WalkthroughStep:
-    """One question of the report with our answer and its limits."""
+    """One of the report's questions with our answer and its limits."""
 
     question: str
     solution: QueryDesign | QueryMatrixDesign | KeyReplacement
@@ -112,7 +111,7 @@ def _solve_identity(keys: KeyMatrix, precision: float | None) -> WalkthroughStep
 
 
 def _solve_pair_average_and_replacements(keys: KeyMatrix, precision: float | None) -> list[WalkthroughStep]:
-    """Answer the last three questions, which reuse the query of the first of them."""
+    """Answer the last three questions, which reuse the query from the first of them."""
     design = find_averaging_query(keys, [0, 1], precision=precision)
     query = np.linalg.lstsq(keys, np.array(REPORT_TARGET_SCORES), rcond=None)[0]
     scores = ", ".join(f"{score:g}" for score in REPORT_TARGET_SCORES)
@@ -181,7 +180,7 @@ def _describe_leftover_weight(result: QueryDesign) -> str:
 
 
 def _compute_max_weight_ratio(query: Vector) -> float:
-    """Return the largest factor by which rounding of the keys can change a ratio of two weights."""
+    """Return the largest factor by which rounding the keys can change the ratio of two weights."""
     return math.exp(2 * ROUNDING_ERROR * float(np.abs(query).sum()))
 
 

@@ -21,11 +21,11 @@ from headtohead.key_design.solvers import KeyMatrix, PerKeyVector, Vector
 SUPPORTED_SUFFIXES = (".csv", ".tsv", ".txt", ".json")
 MAX_SHOWN_ERRORS = 10
 SUM_TOLERANCE = 0.01
-"""targets whose sum is this close to 1 count as rounded and are normalized"""
+"""targets whose sum is this close to 1 are assumed to be rounded and are normalized"""
 
 
 def build_request_error(name: str, errors: Sequence[str]) -> RequestError:
-    """Return one error that lists everything that is wrong with an input."""
+    """Return a single error that lists everything wrong with an input."""
     if len(errors) == 1:
         return RequestError(f"{name}: {errors[0]}")
     more = [f"and {len(errors) - MAX_SHOWN_ERRORS} more"] if len(errors) > MAX_SHOWN_ERRORS else []
@@ -107,7 +107,7 @@ def validate_distribution(value: Any, num_keys: int) -> PerKeyVector:
 
 
 def validate_index(value: Any, num_keys: int, name: str = "key") -> int:
-    """Return the index of a key, counted from 0."""
+    """Return a key index, counted from 0."""
     try:
         index = operator.index(value)
     except TypeError:
@@ -121,7 +121,7 @@ def validate_index(value: Any, num_keys: int, name: str = "key") -> int:
 
 
 def validate_indices(value: Any, num_keys: int, name: str = "average") -> tuple[int, ...]:
-    """Return distinct indices of keys."""
+    """Return distinct key indices."""
     if not isinstance(value, Iterable) or isinstance(value, str):
         raise RequestError(f"{name}: expected a list of key indices such as [0, 1], got {_format_value(value)}")
     indices = [validate_index(item, num_keys, name) for item in value]

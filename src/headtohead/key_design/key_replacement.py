@@ -1,7 +1,7 @@
 """Replace one key so that a fixed query averages keys, selects the new key, or produces given weights.
 
-The scores of the other keys stay, and so do the ratios of their weights. A new key determines only its own score k @
-query and with it its own weight. KL(target, weights) therefore splits into the cost of the other keys' ratios, which no
+The other keys' scores do not change, nor do the ratios of their weights. A new key determines only its own score k @
+query and hence its own weight. KL(target, weights) therefore splits into the cost of the other keys' ratios, which no
 key changes, and the cost of the new key's weight, which is smallest at the target weight or as close as the norm
 constraint |k @ query| <= |k| |query| allows. Among the keys with that score, return the one closest to the old key.
 Everything is computed in closed form except the query factor `scale`.
@@ -76,11 +76,11 @@ class _ReplacementProblem:
 
     @property
     def other_scores(self) -> PerKeyVector:
-        """Scores of the other keys."""
+        """The other keys' scores."""
         return np.delete(self.keys @ self.query, self.key_index)
 
     def compute_score_ranges(self) -> list[tuple[float, float]]:
-        """Return the possible scores of a new key: an interval, or two values in one dimension with a fixed norm."""
+        """Return a new key's possible scores: an interval, or two values in one dimension with a fixed norm."""
         norm = float(np.linalg.norm(self.query))
         if norm == 0:
             return [(0.0, 0.0)]
@@ -90,7 +90,7 @@ class _ReplacementProblem:
         return [(-max_score, -max_score), (max_score, max_score)] if len(self.query) == 1 else [(-max_score, max_score)]
 
     def compute_precision_at_score(self, score: float) -> float:
-        """Return the precision for a score of the new key, which may be infinite."""
+        """Return the precision for a given score of the new key, which may be infinite."""
         target_weight = self.target[self.key_index]
         other_targets = np.delete(self.target, self.key_index)
         if math.isfinite(score):
@@ -139,7 +139,7 @@ def _compute_ideal_score(problem: _ReplacementProblem) -> float:
 
 
 def _find_best_score(problem: _ReplacementProblem) -> tuple[float, float]:
-    """Return the best score of the new key, which may be infinite, and its precision."""
+    """Return the new key's best score, which may be infinite, and its precision."""
     if len(problem.target) == 1:
         return 0.0, 1.0
     ideal = _compute_ideal_score(problem)
@@ -190,7 +190,7 @@ def _rescale_to_norm(vector: Vector, target_norm: float) -> Vector:
 
 
 def _build_replacement(problem: _ReplacementProblem, question: str, outputs: KeyMatrix | None) -> KeyReplacement:
-    """Solve the problem and collect the new key, the reached weights and an explanation."""
+    """Solve the problem and collect the new key, the resulting weights and an explanation."""
     score, best_precision = _find_best_score(problem)
     key = _build_key(problem, _choose_finite_score(problem, score))
     new_keys = problem.keys.copy()
@@ -247,7 +247,7 @@ def _find_query_scales(problem: _ReplacementProblem, sign: int) -> list[float]:
     """Return at most one factor; `sign` selects one of the two scores in one dimension."""
 
     def compute_shortfall(log_factor: float) -> float:
-        """Return the log ratio of required and reached precision."""
+        """Return the log ratio of the required to the achieved precision."""
         scaled = replace(problem, query=math.exp(log_factor) * problem.query)
         ranges = scaled.compute_score_ranges()
         low, high = ranges[0] if sign < 0 else ranges[-1]
@@ -331,7 +331,7 @@ def _describe_best_precision(score: float, best_precision: float, precision: flo
 
 
 def _describe_query_scale(query_scale: float | None, precision: float) -> str:
-    """Return which multiple of the query would reach the required precision."""
+    """Describe which multiple of the query would reach the required precision."""
     if query_scale is None:
         return f"No multiple of the query reaches {phrasing.format_precision(precision)} either."
     if query_scale == 1.0:

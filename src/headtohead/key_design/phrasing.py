@@ -11,7 +11,7 @@ from headtohead.key_design.solvers import PerKeyVector
 
 MAX_TERMS = 6
 ROUNDING_THRESHOLD = 1e-12
-"""smaller values are rounding errors and not reported"""
+"""smaller values are rounding errors and are not reported"""
 
 
 def format_precision(value: float) -> str:

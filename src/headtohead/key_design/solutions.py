@@ -14,7 +14,7 @@ from headtohead.key_design.solvers import KeyMatrix, PerKeyVector, Vector
 
 
 def _convert_to_json(value: Any) -> Any:
-    """Convert the arrays and tuples of a solution to lists, and data classes to dicts."""
+    """Convert a solution's arrays and tuples to lists, and data classes to dicts."""
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, tuple):
@@ -48,7 +48,7 @@ class DesignResult:
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class AttentionDesign(DesignResult):
-    """Base class of the solutions of one problem.
+    """Base class of solutions to a single problem.
 
     exact: whether queries come arbitrarily close to the target. Zero weights are only approached, because softmax is
     positive; `attained` states whether a finite query reaches `best`.
@@ -68,7 +68,7 @@ class AttentionDesign(DesignResult):
     norm: float
     """Euclidean norm of the query, the longest row of a query matrix, or the new key"""
     tolerance: float
-    """points closer than this count as equal"""
+    """points closer than this are considered equal"""
     values: KeyMatrix | None = None
 
     @property
@@ -92,7 +92,7 @@ class QueryDesign(AttentionDesign):
 
     kind = "answer"
     norm_at_least: float
-    """lower bound on the norm of any query with this precision (by duality, up to rounding)"""
+    """a lower bound on the norm of any query with this precision (by duality, up to rounding)"""
     face: tuple[int, ...]
     """indices of the keys on the smallest face that contains the target keys"""
     margin: float | None

@@ -44,7 +44,7 @@ def softmax(scores: PerKeyVector) -> PerKeyVector:
 
 @dataclass(frozen=True, eq=False)
 class MinNormPoint:
-    """The point of the convex hull closest to the origin, its mixture weights, and bounds on its norm."""
+    """The point in the convex hull closest to the origin, its mixture weights, and bounds on its norm."""
 
     point: Vector
     shares: PerKeyVector
@@ -53,7 +53,7 @@ class MinNormPoint:
 
 
 def find_min_norm_point(rows: KeyMatrix) -> MinNormPoint:
-    """Find the point of the convex hull of `rows` closest to the origin with Wolfe's method.
+    """Find the point in the convex hull of `rows` closest to the origin, using Wolfe's method.
 
     `norm_lower_bound` is the distance of a separating hyperplane, evaluated on all rows, so it holds even if the method
     stopped early.
@@ -141,7 +141,7 @@ def minimize_logsumexp(rows: KeyMatrix) -> Vector:
 
 
 def _compute_gradient_and_curvature(rows: KeyMatrix, scores: PerKeyVector) -> tuple[Vector, KeyMatrix, PerKeyVector]:
-    """Return gradient and Hessian of logsumexp, the Hessian as eigenvectors and square roots of its eigenvalues.
+    """Return the gradient and Hessian of logsumexp, the latter as eigenvectors and square roots of eigenvalues.
 
     The singular value decomposition keeps twice the digits of the Hessian itself.
     """

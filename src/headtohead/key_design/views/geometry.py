@@ -1,7 +1,7 @@
 """Project keys, their convex hull and queries to the plane.
 
-Two dimensions are drawn as they are, three from the side where no key hides another. For any dimension,
-`project_by_score` uses the score as height.
+Two-dimensional keys are drawn as they are, three-dimensional ones from an angle at which no key hides another. In any
+dimension, `project_by_score` uses the score as height.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NUM_AZIMUTHS = 36
 ARROW_LENGTH_RATIO = 0.62
 """arrow length relative to the farthest key; shorter than 1 so that arrows do not cover key labels"""
 MAX_ORIGIN_DISTANCE = 3.0
-"""keys farther from the origin than this many times their spread are drawn without it"""
+"""keys farther from the origin than this multiple of their spread are drawn without it"""
 AXIS_NAMES = ("x", "y", "z")
 
 
@@ -83,7 +83,7 @@ def project_keys(keys: KeyMatrix, queries: KeyMatrix, extra_points: KeyMatrix | 
 
 
 def _compute_axis_limits(points: PlanePoints) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return limits of a square that contains all points, so that angles are preserved."""
+    """Return axis limits for a square that contains all points, so that angles are preserved."""
     low, high = points.min(axis=0), points.max(axis=0)
     half = 0.57 * float((high - low).max()) or 1.0
     center = (low + high) / 2
@@ -129,7 +129,7 @@ def find_hull_edges(keys: KeyMatrix) -> list[tuple[int, int]]:
         for a in range(3):
             pair = sorted((int(corners[a]), int(corners[(a + 1) % 3])))
             normals.setdefault((pair[0], pair[1]), []).append(plane[:3])
-    # Qhull triangulates faces: a segment between two triangles of one plane is not an edge.
+    # Qhull triangulates faces: a segment between two coplanar triangles is not an edge.
     return [pair for pair, (first, second) in normals.items() if first @ second < 1 - 1e-9]
 
 

@@ -27,7 +27,7 @@ def save_result(result: ResultDict, path: Path) -> None:
 
 
 def render_page(result: ResultDict) -> str:
-    """Return the HTML page of a solution or the walkthrough."""
+    """Return the HTML page for a solution or the walkthrough."""
     steps = (
         result["steps"]
         if result["kind"] == "tour"
@@ -43,7 +43,7 @@ def render_page(result: ResultDict) -> str:
 
 
 def _build_section(step: dict[str, Any]) -> dict[str, Any]:
-    """Return the template variables of one step of the walkthrough."""
+    """Return the template variables for one step of the walkthrough."""
     solution, published = step["solution"], step["published"]
     chart = build_chart(solution, has_title=False, published_weights=published and published["weights"])
     return {

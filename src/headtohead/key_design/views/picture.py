@@ -45,7 +45,7 @@ TARGET_COLOR, OTHER_COLOR, QUERY_COLOR = style.VARIANT_COLORS[0], style.BASELINE
 def build_chart(
     result: ResultDict, *, has_title: bool = True, published_weights: Sequence[float] | None = None
 ) -> Chart:
-    """Return the chart of a solution, titled with question and outcome; also draw `published_weights`."""
+    """Return a solution's chart, titled with its question and outcome; also draw `published_weights`."""
     if result["kind"] == "tour":
         return _build_walkthrough_chart(result)
     name = "".join(letter if letter.isalnum() else "-" for letter in result["question"]).strip("-")
@@ -158,7 +158,7 @@ def _build_plane_panel(
 
 
 def _draw_axes(projection: KeyProjection, plane: _Plane) -> list[alt.Chart]:
-    """Draw the coordinate axes of projected keys and their names."""
+    """Draw the projected coordinate axes and their names."""
     ends: list[ChartRow] = [
         {"x": x1 + 0.09 * (x1 - x0), "y": y1 + 0.09 * (y1 - y0), "name": name}
         for name, ((x0, y0), (x1, y1)) in projection.axis_segments
@@ -243,7 +243,7 @@ def _draw_level_line(result: ResultDict, projection: KeyProjection, plane: _Plan
 
 
 def _compute_query_arrows(result: ResultDict, projection: KeyProjection) -> list[ChartRow]:
-    """Return one arrow per query, all of one length: the norm only controls the precision."""
+    """Return one arrow per query, all of the same length: the norm only controls the precision."""
     is_matrix = result["kind"] == "identity"
     queries = [np.array(row) for row in (result["query"] if is_matrix else [result["query"]])]
     arrows = []
@@ -347,7 +347,7 @@ def _choose_bar_indices(result: ResultDict) -> list[int]:
 
 
 def _build_matrix_panel(result: ResultDict, layout: Layout, datasets: ChartDatasets) -> PanelChart:
-    """Draw all weights of a query matrix."""
+    """Draw all of a query matrix's weights."""
     count = len(result["weights"])
     rows = [
         {

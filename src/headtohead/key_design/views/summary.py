@@ -1,4 +1,4 @@
-"""Text, tables and figures of a key-design solution, shared by charts, pages and the terminal. Imports no altair."""
+"""Text, tables and figures for a key-design solution, shared by charts, pages and the terminal. Imports no altair."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def format_outcome(result: ResultDict) -> str:
 
 
 def format_alt_text(result: ResultDict) -> str:
-    """Summarize a solution as the alternative text of its chart."""
+    """Summarize a solution as alternative text for its chart."""
     if result["kind"] == "identity":
         weights = [f"row {index}: {row[index]:.4g} on its own key" for index, row in enumerate(result["weights"])]
     else:
@@ -45,7 +45,7 @@ def format_legend(result: ResultDict) -> str:
 
 
 def build_keys_table(result: ResultDict, published: dict[str, Any] | None = None) -> Table:
-    """Return a table of the keys with their scores, weights and target weights; for a query matrix, of its rows."""
+    """Return a table of the keys with their scores, weights and target weights or, for a query matrix, of its rows."""
     if result["kind"] == "identity":
         columns = [Column("row", "row"), Column("query", "query", format=format_vector)]
         columns += make_numeric_columns(weight="weight on its key", format=format_weight)
@@ -82,7 +82,7 @@ def build_weight_matrix(result: ResultDict) -> Table:
 
 
 def build_summary(result: ResultDict) -> dict[str, str]:
-    """Return the main figures of a solution by label."""
+    """Return a solution's main figures by label."""
     summary = {}
     if result["kind"] != "identity":
         summary["query"] = format_vector(result["query"])

@@ -34,7 +34,7 @@ def print_result(result: ResultDict) -> None:
 
 
 def _print_design(console: Console, result: ResultDict, title: str, published: dict[str, Any] | None) -> None:
-    """Print the outcome, the explanation and the table of one design."""
+    """Print one design's outcome, explanation and table."""
     console.print(f"[bold {OUTCOME_COLORS[format_outcome(result)]}]{escape(title)}[/]", soft_wrap=False)
     print_indented(escape(result["reason"]))
     for name, text in build_summary(result).items():
