@@ -17,11 +17,11 @@ from headtohead.nn.custom_model import CustomModel
 
 NUM_ROWS = 4
 PROBABILITY_TOLERANCE = 1e-3
-"""largest distance from 1 of the sum of outputs that are probabilities"""
+"""how far the sum of outputs may be from 1 for them to be probabilities"""
 
 
 def check_model_code(model: nn.Module, batch: Batch) -> None:
-    """Raise ModelError if the code of a network or part is certain to spoil its scores.
+    """Raise ModelError if a network's or part's code is certain to spoil its scores.
 
     Runs a pass in each mode, so `model` should not be trained afterwards. Passes that fail are not checked.
     """
@@ -76,7 +76,7 @@ def _are_probabilities(logits: Tensor) -> bool:
 
 
 class TorchGlobals:
-    """The settings and functions of torch at one time, which all models of a process share."""
+    """A snapshot of torch's settings and functions, which all models in a process share."""
 
     def __init__(self) -> None:
         self.settings = {
@@ -93,11 +93,11 @@ class TorchGlobals:
         }
 
     def check_unchanged(self, code: str) -> None:
-        """Raise ModelError if anything was changed since; `code` names the code that ran meanwhile."""
+        """Raise ModelError if anything has changed since; `code` names the code that ran in between."""
         current = TorchGlobals()
         changed = [name for name, value in self.settings.items() if current.settings[name] != value]
         replaced = {name: current.functions.get(name) for name in self.functions}
-        # Submodules of torch that are imported later replace some functions themselves.
+        # torch submodules that are imported later replace some functions themselves.
         changed += [
             name
             for name, value in replaced.items()

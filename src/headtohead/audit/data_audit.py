@@ -1,4 +1,4 @@
-"""Run all checks of a corpus."""
+"""Run all checks on a corpus."""
 
 from __future__ import annotations
 

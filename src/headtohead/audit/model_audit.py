@@ -1,4 +1,4 @@
-"""Run all checks of a trained model, most important first."""
+"""Run all checks on a trained model, most important first."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def audit_model(
         pad_id: Padding token, for networks that recognise padding by its token.
         input_ids: Token ids to run the model on, (batch, length); random ones by default.
         audit_training_mode: Check causality and batch independence in training mode as well.
-        seed: Seed of all random draws.
+        seed: Seed for all random draws.
     """
     probe = ModelProbe(
         model,

@@ -56,7 +56,7 @@ def copy_model(model: nn.Module) -> nn.Module:
 
 
 def perturb_parameters(module: nn.Module) -> None:
-    """Add normal noise to every trainable parameter, from the current random state."""
+    """Add normal noise to every trainable parameter, drawn from the current RNG state."""
     for parameter in module.parameters():
         if parameter.requires_grad:
             parameter.add_(torch.randn_like(parameter), alpha=0.05)

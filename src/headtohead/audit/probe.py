@@ -1,10 +1,10 @@
 """A probe runs forward and backward passes on a copy of a model, so that checks leave the original unchanged.
 
-Works for any model of the protocol and any nn.Module that maps token ids to logits. The copy is in float64, where equal
-results agree to the last digits even if logits are large; models that do not support float64 are checked in float32.
-Tolerances follow the coarsest precision of a pass, because a model may compute parts of it in another precision.
-Every pass starts from the same random state and the same buffers, so that dropout, random permutations and running
-statistics are not mistaken for violations.
+Works for any model that implements the protocol and any nn.Module that maps token ids to logits. The copy is in
+float64, where equal results agree to the last digits even if logits are large; models that do not support float64 are
+checked in float32. Tolerances follow the coarsest precision of a pass, because a model may compute parts of it in a
+different precision. Every pass starts from the same RNG state and the same buffers, so that dropout, random
+permutations and running statistics are not mistaken for violations.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ModelProbe:
         pad_id: Padding token, which is never used as content.
         input_ids: Token ids to run the model on, (batch, length); random ones if None.
         audit_training_mode: Also check training mode.
-        seed: Seed of all random draws.
+        seed: Seed for all random draws.
         perturb_if_insensitive: Perturb the weights if the output does not depend on the input, since zero weights hide
             violations.
         length: Overrides the length of the inputs.
@@ -172,7 +172,7 @@ class ModelProbe:
         draw_index: int = 0,
         **kwargs: Any,
     ) -> ModelOutput:
-        """Run one pass from a random state that depends on `draw_index` only."""
+        """Run one pass from an RNG state that depends on `draw_index` only."""
         with torch.no_grad():
             for buffer, initial_value in self._initial_buffers:
                 buffer.copy_(initial_value)
@@ -200,7 +200,7 @@ class ModelProbe:
         *,
         training: bool = False,
     ) -> Tensor | None:
-        """Return the largest absolute gradient of the selected logits by each token's embedding, shape (batch, length).
+        """Return each token embedding's largest absolute gradient for the selected logits, shape (batch, length).
 
         `selection` is a mask or a slice of positions. None if no embedding layer sees the token ids.
         """
@@ -219,7 +219,7 @@ class ModelProbe:
         return torch.stack(magnitudes).amax(0)
 
     def compute_weight_gradients(self, logits: Tensor) -> dict[str, Tensor]:
-        """Return the gradient of these logits by each trainable parameter that they depend on."""
+        """Return these logits' gradient with respect to each trainable parameter that they depend on."""
         parameters = {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
         gradients: tuple[Tensor | None, ...] = torch.autograd.grad(
             self._compute_weighted_sum(logits), list(parameters.values()), allow_unused=True
@@ -232,7 +232,7 @@ class ModelProbe:
         embeddings: list[Tensor] = []
 
         def capture(_module: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> Tensor:
-            """Replace the output of an embedding layer by a leaf tensor if its input is exactly `input_ids`."""
+            """Replace an embedding layer's output with a leaf tensor if its input is exactly `input_ids`."""
             if not (arguments and isinstance(arguments[0], Tensor) and arguments[0].shape == input_ids.shape):
                 return output
             if not torch.equal(arguments[0], input_ids):
@@ -268,18 +268,20 @@ class ModelProbe:
 
     @cached_property
     def can_check_training_mode(self) -> bool:
-        """Return whether training mode is to be checked, and is reproducible from equal random states."""
+        """Return whether training mode is to be checked and is reproducible from equal RNG states."""
         return self._audit_training_mode and self.measure_repeat(draw_index=0, training=True).is_within_tolerance
 
     @cached_property
     def nondeterminism(self) -> Nondeterminism:
-        """Return whether passes agree always ("none"), from equal random states only ("drawn"), or not ("hidden")."""
+        """Return whether passes always agree ("none"), agree only from equal RNG states ("drawn"), or do not
+        ("hidden").
+        """
         if not self.measure_repeat(draw_index=0).is_within_tolerance:
             return "hidden"
         return "none" if self.is_deterministic(training=False) else "drawn"
 
     def is_deterministic(self, *, training: bool) -> bool:
-        """Return whether passes from different random states agree."""
+        """Return whether passes from different RNG states agree."""
         repeats = (self.measure_repeat(draw_index=index, training=training) for index in range(4))
         return all(repeat.is_within_tolerance for repeat in repeats)
 
@@ -288,7 +290,7 @@ class ModelProbe:
         return self.is_strict or self.is_deterministic(training=training)
 
     def measure_repeat(self, *, draw_index: int, training: bool = False) -> Difference:
-        """Compare two passes over the same input, the second one from random state `draw_index`."""
+        """Compare two passes over the same input, the second one from RNG state `draw_index`."""
         if (draw_index, training) not in self._repeat_differences:
             ids = self.input_ids[:2]
             logits = self.compute_logits(ids, training=training)

@@ -1,9 +1,9 @@
-"""Audit the scores of a model with the live model, right after its final scoring.
+"""Audit a model's scores with the live model, right after its final scoring.
 
 A sample of the scored rows is scored again, on the device, in the precision and with the objective of the trial: with
-later tokens replaced, in other batches, and after other texts. Every change is measured in nats on scored tokens. The
-limit is fixed in advance. Random numbers that a model draws come from a fixed state, so that noise is not mistaken for
-a violation.
+later tokens replaced, in different batches, and after different texts. Every change is measured in nats on scored
+tokens. The limit is fixed in advance. A model's random numbers come from a fixed RNG state, so that noise is not
+mistaken for a violation.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FUTURE_CHECK, BATCH_CHECK, STATE_CHECK, SAVED_CHECK, FINITE_CHECK = (
 
 
 def check_batches(probe: ScoringProbe) -> CheckResult:
-    """Check that the score of a row does not depend on the rest of its batch, nor on the order of the rows."""
+    """Check that a row's score depends neither on the rest of its batch nor on the order of the rows."""
     means: dict[str, float] = {}
     unsupported = []
     if probe.is_noisy:
@@ -87,7 +87,7 @@ def _measure_with_other_neighbours(probe: ScoringProbe) -> Tensor:
 
 
 def check_future(probe: ScoringProbe) -> CheckResult:
-    """Check that no loss changes if later tokens of the text are replaced."""
+    """Check that no loss changes if later tokens in the text are replaced."""
     largest, num_cuts, num_changed, lookahead = 0.0, 0, 0, 0
     limits = torch.clamp(4 * probe.row_noise, min=probe.limit)
     for round_index in range(NUM_CUT_ROUNDS):
@@ -128,7 +128,7 @@ def check_future(probe: ScoringProbe) -> CheckResult:
 
 
 def check_state(probe: ScoringProbe) -> CheckResult:
-    """Check that the score of a text does not depend on the texts that were scored before it."""
+    """Check that a text's score does not depend on the texts that were scored before it."""
     limit, changes = probe.batch_limit, {}
     if probe.recorded is not None and not probe.is_noisy:
         losses = probe.reference.sum(1) if probe.target.is_causal else probe.reference[:, 0]

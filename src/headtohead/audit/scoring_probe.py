@@ -17,7 +17,7 @@ from headtohead.data.batches import IGNORE_INDEX, Batch
 from headtohead.training.objectives import LanguageModelObjective, Objective
 
 LIMIT = 1e-3
-"""largest change of a scored token in nats"""
+"""largest permitted change in a scored token's loss, in nats"""
 NOISE_MULTIPLE = 100
 """limit for untrained models, as a multiple of their rounding noise"""
 PRECISION_MULTIPLE = 8
@@ -29,7 +29,7 @@ MAX_MASKED_LABELS = 4
 
 @dataclass(frozen=True)
 class Rows:
-    """Scored rows of equal width."""
+    """Scored rows of equal length."""
 
     input_ids: Tensor
     labels: Tensor
@@ -54,7 +54,7 @@ class ScoringProbe:
         target: What the model predicts.
         recorded: Losses of the examples of these batches as they were recorded, if known.
         is_trained: Whether the limit is fixed; otherwise it is a multiple of the model's rounding noise.
-        seed: Seed of all random draws.
+        seed: Seed for all random draws.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class ScoringProbe:
         self.num_rows = len(self.rows)
         self.content_ids = self.rows.input_ids[self._get_content_mask(self.rows.input_ids)].unique()
         self.row_noise = torch.zeros(self.num_rows, dtype=torch.float64)
-        """largest change of a token of each row in other batches"""
+        """largest change in a token's loss in each row when scored in different batches"""
 
     def _limit_labels(self, batch: Batch) -> Batch:
         """Keep at most MAX_MASKED_LABELS random labels per row of a masked language model, to bound its cost."""
@@ -102,7 +102,7 @@ class ScoringProbe:
     def score(self, batch: Batch, draw_index: int = 0, model: nn.Module | None = None) -> Tensor:
         """Return the losses of a batch, (rows, positions), or (rows, 1) unless the target is causal.
 
-        The audited model is used unless another one is given.
+        Uses the audited model unless a different one is given.
         """
         model = model or self.model
         with fork_all_rngs(self.seed, "scoring audit", draw_index):
@@ -131,7 +131,7 @@ class ScoringProbe:
 
     @cached_property
     def _other_random_state(self) -> tuple[Tensor, float]:
-        """Return the losses of the first batch from another random state, and the precision of that pass."""
+        """Return the first batch's losses from a different RNG state, and the precision of that pass."""
         losses: list[Tensor] = []
         precision = find_coarsest_precision(lambda: losses.append(self.score(self.batches[0], 1)))
         return losses[0], precision
@@ -148,7 +148,7 @@ class ScoringProbe:
 
     @cached_property
     def limit(self) -> float:
-        """Return the largest change of a token in nats that is not a violation."""
+        """Return the largest change in a token's loss, in nats, that is not a violation."""
         if self.is_trained:
             return LIMIT
         rows = torch.arange(self.num_rows)
@@ -159,7 +159,7 @@ class ScoringProbe:
 
     @property
     def batch_limit(self) -> float:
-        """Return the limit for scores of different batches, which differ in the order of their sums."""
+        """Return the limit for scores from different batches, whose sums are taken in a different order."""
         return max(self.limit, PRECISION_MULTIPLE * self.precision)
 
     def count_predictions(self, rows: Tensor | slice) -> int:
@@ -176,7 +176,7 @@ class ScoringProbe:
         return replaced
 
     def replace_all(self, batch: Batch) -> Batch:
-        """Return the batch with other tokens everywhere but at padding."""
+        """Return the batch with different tokens everywhere except at padding."""
         ids = self.draw_tokens(batch.input_ids)
         if batch.attention_mask is not None:
             ids = torch.where(batch.attention_mask, ids, batch.input_ids)

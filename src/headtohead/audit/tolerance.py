@@ -1,4 +1,4 @@
-"""Differences between tensors that should be equal, and the tolerances they are compared with.
+"""Differences between tensors that should be equal, and the tolerances they are checked against.
 
 There are two tolerances. Computations with equal shapes in equal order give equal bits, so almost nothing is allowed.
 If shapes or attention implementations differ, sums are taken in a different order. Trained models may keep some steps

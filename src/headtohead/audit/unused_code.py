@@ -1,6 +1,6 @@
 """Refuse a model with code that training would ignore: a loss, parameter groups or an attention pattern.
 
-Training minimises the objective of the task with the optimizer of the experiment file. A variant that changes a loss or
+Training minimises the task's objective with the optimizer from the experiment file. A variant that changes a loss or
 parameter groups inside its network would be trained exactly like the baseline.
 """
 
@@ -27,7 +27,7 @@ from headtohead.training.optimizers import ScheduledOptimizer
 
 NUM_ROWS = 4
 TOLERANCE = 1e-3
-"""largest relative difference between a loss of the network and the cross-entropy of its logits"""
+"""largest relative difference between a network's own loss and the cross-entropy of its logits"""
 LOSS_NAMES = ("loss", "aux", "penalty", "regular", "balance")
 """parts of the names of tensors that networks keep to add them to the loss"""
 OPTIMIZER_METHODS = ("configure_optimizers", "get_optimizer", "get_param_groups", "parameter_groups", "param_groups")
@@ -129,7 +129,7 @@ def _is_differentiable_scalar(value: object) -> bool:
 
 
 def _iter_user_methods(module: nn.Module) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Yield the methods that are defined in files of the user."""
+    """Yield the methods that are defined in the user's files."""
     for defining_class in type(module).__mro__:
         file = Path(getattr(sys.modules.get(defining_class.__module__), "__file__", None) or sys.prefix)
         is_library = "site-packages" in file.parts or any(file.is_relative_to(folder) for folder in LIBRARY_FOLDERS)
@@ -158,7 +158,7 @@ def _call_loss_method(
 
 
 def _iter_unused_groups(network: nn.Module, optimizer: ScheduledOptimizer) -> Iterator[str]:
-    """Yield methods and attributes that ask for other learning rates or weight decay than the optimizer has."""
+    """Yield methods and attributes that request a different learning rate or weight decay than the optimizer's."""
     groups = _collect_groups(optimizer.optimizers)
     lr, decay = (max((group[index] for group in groups.values()), default=0.0) for index in (0, 1))
     for name, method in _iter_user_methods(network):
@@ -181,7 +181,7 @@ def _iter_unused_groups(network: nn.Module, optimizer: ScheduledOptimizer) -> It
 
 
 def _collect_groups(configured: Any) -> dict[int, tuple[float, float]]:
-    """Return learning rate and weight decay by parameter, of an optimizer or parameter groups that user code builds."""
+    """Return the learning rate and weight decay per parameter in an optimizer or groups built by user code."""
     if isinstance(configured, dict) and "params" not in configured:
         configured = configured["optimizer"]
     if isinstance(configured, list | tuple):
@@ -196,7 +196,7 @@ def _collect_groups(configured: Any) -> dict[int, tuple[float, float]]:
 
 @torch.no_grad()
 def _ignores_pattern(model: Transformer, input_ids: Tensor) -> bool:
-    """Return whether model.pattern is unused: the logits do not change with it, although its masks differ."""
+    """Return whether the model ignores model.pattern: the default's masks differ, but its logits are the same."""
     config = model.model_config
     is_builtin = all(type(layer.attention) is MultiHeadAttention for layer in model.layers)
     if config.pattern is None or is_builtin:

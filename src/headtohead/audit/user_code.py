@@ -1,4 +1,4 @@
-"""Run the code of a user's model from a fixed random state, and describe its errors."""
+"""Run a user model's code from a fixed RNG state, and describe its errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIBRARY_FOLDERS = (Path(torch.__file__).parent, Path(__file__).parents[1])
 
 @contextmanager
 def fork_all_rngs(*labels: int | str) -> Iterator[None]:
-    """Run user code from a random state that `labels` determine; restore torch, numpy and Python afterwards."""
+    """Run user code from an RNG state derived from `labels`; restore torch's, numpy's and Python's state afterwards."""
     seed = rng.derive_seed(*labels)
     python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002  (models may use it)
     try:
@@ -33,7 +33,7 @@ def fork_all_rngs(*labels: int | str) -> Iterator[None]:
 
 
 def format_model_error(error: BaseException) -> str:
-    """Return type and message of an exception in user code, and the line of the user's file that raised it."""
+    """Return an exception's type and message, and the line in the user's file that raised it."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

@@ -49,7 +49,7 @@ class ChartDatasets:
 
 @dataclass(frozen=True)
 class PanelGrid:
-    """Size of a panel in pixels, and the number of panels and legend entries per row."""
+    """A panel's size in pixels, and the number of panels and legend entries per row."""
 
     width: int
     height: int

@@ -34,7 +34,7 @@ def format_perplexity(value: float) -> str:
 
 
 def format_score(metric: str, score: Any) -> str:
-    """Format a score in the unit of its metric."""
+    """Format a score in its metric's unit."""
     if not is_finite_number(score):
         return MISSING_VALUE
     if metric == "perplexity":
@@ -55,7 +55,7 @@ def choose_decimals(metric: str, interval: Sequence[Any] | None) -> int:
 
 
 def format_effect(metric: str, effect: Any, decimals: int | None = None) -> str:
-    """Format a difference from the baseline with sign and unit."""
+    """Format a difference from the baseline with its sign and unit."""
     if not is_finite_number(effect):
         return MISSING_VALUE
     if metric == "perplexity" and effect >= MAX_SHOWN_RELATIVE_CHANGE:
@@ -79,7 +79,7 @@ def get_effect_unit(metric: str) -> str:
 
 
 def format_effect_interval(metric: str, bounds: Sequence[Any] | None, decimals: int | None = None) -> str:
-    """Format both ends of an interval of differences, with the unit once: −6.1 to −4.3 %."""
+    """Format both ends of an interval for a difference, with the unit once: −6.1 to −4.3 %."""
     if not bounds or not all(is_finite_number(end) for end in bounds):
         return MISSING_VALUE
     decimals = choose_decimals(metric, bounds) if decimals is None else decimals
@@ -93,7 +93,7 @@ def format_effect_interval(metric: str, bounds: Sequence[Any] | None, decimals: 
 
 
 def format_score_interval(metric: str, bounds: Sequence[Any] | None) -> str:
-    """Format both ends of an interval of scores, with the unit once: 371.2 to 386.4."""
+    """Format both ends of an interval for a score, with the unit once: 371.2 to 386.4."""
     if not bounds or not all(is_finite_number(end) for end in bounds):
         return MISSING_VALUE
     low, high = (format_score(metric, end) for end in bounds)

@@ -10,7 +10,7 @@ from headtohead.presentation.chart import Chart
 from headtohead.presentation.table import Table
 
 MAX_SHORT_ROWS = 24
-"""rows of tables behind a block of HTML in short documents"""
+"""table rows behind an HTML block in short documents"""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class HtmlBlock:
 
 @dataclass(frozen=True)
 class UserText:
-    """Markdown text of the user."""
+    """The user's Markdown text."""
 
     kind: ClassVar[str] = "markdown"
     markdown: str
@@ -179,9 +179,9 @@ class Section:
 
 
 def shorten_sections(sections: Sequence[Section]) -> list[Section]:
-    """Replace every section that has a summary by its summary, in place of the first of them; omit details.
+    """Replace all sections that have a summary with their summaries, at the place of the first; omit details.
 
-    Tables behind a block of HTML, such as samples, are truncated.
+    Tables behind an HTML block, such as samples, are truncated.
     """
     summaries = [f"{section.title}: {section.summary}" for section in sections if section.summary]
     shortened = [
@@ -196,7 +196,7 @@ def shorten_sections(sections: Sequence[Section]) -> list[Section]:
 
 
 def _shorten(block: Block) -> Block:
-    """Return a block of HTML with the first rows of its tables only."""
+    """Return an HTML block with only the first rows of its tables."""
     if not isinstance(block, HtmlBlock):
         return block
     return replace(block, tables=[_truncate(table) for table in block.tables])

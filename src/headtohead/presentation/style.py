@@ -1,8 +1,8 @@
-"""Colors, shapes and dashes of charts, in light and dark mode.
+"""Chart colors, shapes and dashes, in light and dark mode.
 
 The palette is that of Okabe and Ito (Color Universal Design, 2008), which is safe for all forms of color blindness.
 Variants also differ in shape and dash. Charts are drawn in light colors; in dark mode the page's style sheet replaces
-each of them by its counterpart in `DARK_MODE_COLORS`.
+each of them with its counterpart in `DARK_MODE_COLORS`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ FONT_FAMILY = "Liberation Sans, Arial, Helvetica, sans-serif"
 
 
 def assign_variant_styles(variant_names: list[str]) -> tuple[list[str], list[str], list[list[int]]]:
-    """Return the colors, shapes and dashes of the variants; the first is the baseline.
+    """Return the variants' colors, shapes and dashes; the first variant is the baseline.
 
     Up to 56 variants get distinct combinations.
     """

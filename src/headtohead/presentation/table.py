@@ -52,12 +52,12 @@ class Table:
     """the same data with one number per row, written to CSV files instead"""
 
     def measure_longest_cell(self, column_index: int) -> int:
-        """Return the length of the longest cell of a column, without its title."""
+        """Return the length of the longest cell in a column, excluding its title."""
         return max((len(row[column_index].text) for row in self.rows), default=0)
 
 
 def make_table(name: str, title: str, caption: str, columns: Iterable[Column], rows: Iterable[Iterable[Any]]) -> Table:
-    """Return a table. Values of `rows` that are not cells are formatted by their column."""
+    """Return a table. Values in `rows` that are not cells are formatted by their column."""
     columns = tuple(columns)
     cells = (
         tuple(

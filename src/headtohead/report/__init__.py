@@ -1,4 +1,4 @@
-"""Reports of experiments: HTML page, terminal, Markdown, CSV, LaTeX, charts and notebooks. Imports no torch.
+"""Experiment reports: HTML page, terminal, Markdown, CSV, LaTeX, charts and notebooks. Imports no torch.
 
 sections/      one module per family of sections; each builder returns a `Section` of text, tables and charts
 context        the input of the section builders

@@ -1,4 +1,4 @@
-"""Chart of scores against a numeric setting in which the variants differ, such as the number of layers."""
+"""A chart of scores against a numeric setting that differs between variants, such as the number of layers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def build_axis_chart(findings: Findings) -> Chart | None:
 
 
 def _build_panel_rows(findings: Findings, axis: AxisFindings) -> dict[str, list[PanelRow]]:
-    """Return the data rows of each panel by title, ordered by the value of the setting."""
+    """Return each panel's data rows by title, ordered by the setting's value."""
     metric = findings_view.get_metric(findings)
     ordered_variants = sorted(axis.values.items(), key=lambda item: item[1])
     panels: dict[str, list[PanelRow]] = {}

@@ -1,4 +1,4 @@
-"""The input of a report: the findings, and the folder they were computed from."""
+"""The input to a report: the findings, and the folder they were computed from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headtohead.presentation import number_format
 
 @dataclass(frozen=True)
 class ReportContext:
-    """Input of the section builders. Any section of the findings may be empty."""
+    """The input to the section builders. Any section of the findings may be empty."""
 
     findings: Findings
     folder: Path | None = None

@@ -1,4 +1,4 @@
-"""Charts of learning curves, and of their differences to the baseline."""
+"""Charts of learning curves and of their differences from the baseline."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def drop_steep_start(points: list[CurvePoint], metric: str) -> list[CurvePoint]:
 
 
 def describe_omitted_start(findings: Findings) -> str:
-    """Return a sentence on the evaluation that `drop_steep_start` drops, or an empty string."""
+    """Return a sentence about the evaluation that `drop_steep_start` drops, or an empty string."""
     metric = findings_view.get_metric(findings)
     for split in findings_view.list_curve_splits(findings)[:1]:
         points = findings_view.compute_learning_curves(findings, split)
@@ -125,7 +125,7 @@ def _size_panels(num_panels: int) -> Mapping[Layout, PanelGrid]:
 
 
 def _compute_difference_limits(points: Sequence[CurvePoint], equivalence_margin: float) -> list[float]:
-    """Return the limits of the axis. Outliers are clipped so that they do not flatten the other curves."""
+    """Return the axis limits. Outliers are clipped so that they do not flatten the other curves."""
     bounds = [bound for point in points for bound in (point.low, point.high)]
     magnitudes = sorted(map(abs, bounds))
     limit = OUTLIER_FACTOR * max(magnitudes[len(magnitudes) // 2], equivalence_margin)
@@ -134,7 +134,7 @@ def _compute_difference_limits(points: Sequence[CurvePoint], equivalence_margin:
 
 
 def _describe_final_values(curves: CurvesBySplit, format_value: Callable[[float], str]) -> str:
-    """Return the final value of each variant on each split as text."""
+    """Return each variant's final value on each split as text."""
     descriptions = []
     for split, points in curves.items():
         last_points = {point.variant: point for point in points}
@@ -152,7 +152,7 @@ def _draw_panels(
     format_value: Callable[[float], str],
     equivalence_margin: float | None = None,
 ) -> AltairChart:
-    """Draw one panel per split with the curves of all variants."""
+    """Draw one panel per split with all variants' curves."""
     colors, shapes, dashes = style.assign_variant_styles(variant_names)
     variants_with_curve = {point.variant for points in curves.values() for point in points}
     shown_variants = [name for name in variant_names if name in variants_with_curve]
@@ -179,7 +179,7 @@ def _draw_panels(
 
 
 def _draw_margin_band(equivalence_margin: float | None, datasets: ChartDatasets) -> list[alt.Chart]:
-    """Return the layers of the equivalence band and the zero line; an empty list without a margin."""
+    """Return the chart layers for the equivalence band and the zero line; an empty list without a margin."""
     if equivalence_margin is None:
         return []
     data = datasets.chart([{"from": -equivalence_margin, "to": equivalence_margin, "zero": 0}])

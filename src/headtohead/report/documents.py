@@ -39,7 +39,7 @@ def render_pdf_document(context: ReportContext) -> bytes:
 
 
 def _write_introduction(context: ReportContext) -> list[str]:
-    """Return the warnings and what the verdicts are based on, one paragraph each."""
+    """Return the warnings and the basis of the verdicts, one paragraph each."""
     warnings = [f"{warning['lead']} {warning['text']}" for warning in list_warnings(context)]
     return [*warnings, describe_basis(context)]
 

@@ -1,4 +1,4 @@
-"""Write a report to disk: page, tables and charts in the requested formats."""
+"""Write a report to disk: the page, tables and charts in the requested formats."""
 
 from __future__ import annotations
 
@@ -34,12 +34,11 @@ def write_report(
     is_full: bool = False,
     text_file: Path | None = None,
 ) -> list[Path]:
-    """Write the report of an experiment's folder and return the paths of the files.
+    """Write the report for an experiment folder and return the paths of the files.
 
     Args:
-        experiment_folder: The folder of the experiment.
-        formats: Formats to write, such as "html", "md" or "pdf".
-        output_path: Another folder, or a file for a single document; by default the folder of the experiment.
+        experiment_folder: The experiment folder. formats: Formats to write, such as "html", "md" or "pdf".
+        output_path: A different folder, or a file for a single document; by default the experiment folder.
         findings: Findings to report; by default those in the folder.
         is_full: Include every section in Markdown and PDF. By default, sections that need no attention, such as passed
             audits, are replaced by one line each.
@@ -62,7 +61,7 @@ def write_report(
 
 
 def save_forest_plot(verdicts: Sequence[Verdict], path: Path) -> None:
-    """Write verdicts on scores from elsewhere as a chart (.svg, .pdf, .png) or a page (.html)."""
+    """Write verdicts on externally computed scores as a chart (.svg, .pdf, .png) or a page (.html)."""
     findings = Findings(verdicts=list(verdicts))
     margin = findings_view.get_equivalence_margin(findings)
     chart = build_forest_plot(verdicts, findings_view.get_metric(findings) if verdicts else "", margin)

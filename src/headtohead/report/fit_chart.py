@@ -1,4 +1,4 @@
-"""Charts of training and validation loss and accuracy of classifiers, side by side to show overfitting."""
+"""Charts of classifiers' training and validation loss and accuracy, side by side to show overfitting."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _has_all_curves(findings: Findings, variant: str) -> bool:
 
 
 def compute_curve_points(findings: Findings, variant: str, quantity: str, split: str) -> list[CurvePoint]:
-    """Return mean, minimum and maximum over seeds at each step, for the chart of training and validation fit."""
+    """Return the mean, minimum and maximum over seeds at each step, for the chart of training and validation fit."""
     curves_by_seed = (findings.loss_curves if quantity == "loss" else findings.curves)[variant][split]
     values_by_step: dict[int, list[float]] = {}
     for curve in curves_by_seed.values():
@@ -93,7 +93,7 @@ def _describe_variant(findings: Findings, variant: str) -> str:
 def _draw_panel(
     findings: Findings, variant: str, quantity: str, datasets: ChartDatasets
 ) -> alt.LayerChart | alt.FacetChart:
-    """Draw training and validation curves of one quantity, with a rule at the selected step."""
+    """Draw one quantity's training and validation curves, with a rule at the selected step."""
     curves = {split: compute_curve_points(findings, variant, quantity, split) for split in SHOWN_SPLITS}
     rows: list[dict[str, Any]] = [
         {**asdict(point), "tip": _format_tooltip(variant, quantity, point)}

@@ -1,4 +1,4 @@
-"""Forest plot: the effect of each variant with its intervals, and the band of practical equivalence."""
+"""Forest plot: each variant's effect with its intervals, and the band of practical equivalence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OUTLIER_FACTOR = 15
 
 
 def build_forest_plot(verdicts: Sequence[Verdict], metric: str, equivalence_margin: float) -> Chart:
-    """Return a chart of the effect and intervals of each variant, with a band of ±`equivalence_margin`."""
+    """Return a chart of each variant's effect and intervals, with a band of ±`equivalence_margin`."""
     limits = _compute_axis_limits(verdicts, equivalence_margin)
     rows = [_make_forest_row(verdict, metric, limits) for verdict in verdicts]
     labels = "; ".join(f"{verdict['variant']}: {verdict['label']}" for verdict in rows)
@@ -32,7 +32,7 @@ def build_forest_plot(verdicts: Sequence[Verdict], metric: str, equivalence_marg
 
 
 def _compute_axis_limits(verdicts: Sequence[Verdict], equivalence_margin: float) -> tuple[float, float]:
-    """Return the limits of the effect axis of a forest plot. Zero and the equivalence band always lie well inside."""
+    """Return a forest plot's effect axis limits. Zero and the equivalence band always lie well inside."""
     values = [
         value for verdict in verdicts for value in (*verdict.interval, verdict.effect) if _is_plottable(verdict, value)
     ]
@@ -44,12 +44,12 @@ def _compute_axis_limits(verdicts: Sequence[Verdict], equivalence_margin: float)
 
 
 def _is_plottable(verdict: Verdict, value: float) -> bool:
-    """Return whether a value of the verdict is finite and may be drawn."""
+    """Return whether one of the verdict's values is finite and may be drawn."""
     return number_format.is_finite_number(value) and verdict.outcome != "not comparable"
 
 
 def _make_forest_row(verdict: Verdict, metric: str, limits: tuple[float, float]) -> dict[str, Any]:
-    """Return the data of one variant, with values clipped to the axis limits."""
+    """Return one variant's data, with values clipped to the axis limits."""
 
     def clip(value: float) -> float | None:
         return min(max(limits[0], value), limits[1]) if _is_plottable(verdict, value) else None
@@ -165,13 +165,13 @@ def _draw_overflow_arrows(
 
 
 def _draw_wide_labels(data: alt.Chart, y: alt.Y, color: alt.Color, width: int) -> list[alt.Chart]:
-    """Return the labels on the right of the plot."""
+    """Return the labels to the right of the plot."""
     text = data.mark_text(aria=False, align="left", baseline="middle", fontSize=12.5, limit=330)
     return [text.encode(y=y, x=alt.value(width + 14), text="label:N", color=color)]
 
 
 def _draw_narrow_labels(data: alt.Chart, y: alt.Y, color: alt.Color) -> list[alt.Chart]:
-    """Return the variant names and labels above each interval of a narrow forest plot."""
+    """Return the variant names and labels above each interval in a narrow forest plot."""
     name = data.mark_text(aria=False, align="left", fontSize=13, fontWeight=600, limit=300, yOffset=-23)
     text = data.mark_text(aria=False, align="left", fontSize=11.5, limit=300, yOffset=-7)
     x = alt.value(0)

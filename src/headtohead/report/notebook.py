@@ -30,7 +30,7 @@ def build_notebook_charts(findings: Findings) -> dict[str, NotebookChart]:
 
 
 class NotebookReportMixin:
-    """Mixin that displays the report of an object in a notebook. Subclasses implement `shown_findings`."""
+    """Mixin that displays an object's report in a notebook. Subclasses implement `shown_findings`."""
 
     def shown_findings(self) -> Findings:
         """Return the findings to display."""

@@ -40,7 +40,7 @@ def render_fragment(
 
 
 def _build_template_variables(context: ReportContext) -> dict[str, Any]:
-    """Return the variables of the report template."""
+    """Return the report template's variables."""
     findings = context.findings
     return {
         "data": Markup(html.encode_script_json(findings.to_json())),
@@ -52,7 +52,7 @@ def _build_template_variables(context: ReportContext) -> dict[str, Any]:
 
 
 def describe_basis(context: ReportContext) -> str:
-    """Return one paragraph on what the verdicts are based on."""
+    """Return one paragraph about what the verdicts are based on."""
     findings = context.findings
     if context.is_quick:
         return f"Based on {context.describe_primary_metric()}. A quick look is not judged."
@@ -73,7 +73,7 @@ def describe_basis(context: ReportContext) -> str:
 
 
 def list_warnings(context: ReportContext) -> list[dict[str, str]]:
-    """Return lead-in, text and linked section of each warning, most general first."""
+    """Return each warning's lead-in, text and linked section, most general first."""
     findings, warnings = context.findings, []
     if context.experiment is not None and context.is_quick:
         reductions = "; ".join(context.experiment.left_out) or "fewer seeds and steps than the experiment specifies"

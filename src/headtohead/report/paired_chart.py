@@ -1,4 +1,4 @@
-"""Chart of scores by seed, with a line from the baseline's score to the variant's for each seed."""
+"""A chart of scores by seed, with a line from the baseline's score to the variant's for each seed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def build_paired_score_chart(pairs: Sequence[PairedScore], metric: str) -> Chart
 
 
 def _size_panels(num_panels: int) -> Mapping[Layout, PanelGrid]:
-    """Return panel sizes and columns of the paired chart for the wide and the narrow layout."""
+    """Return the paired chart's panel sizes and columns for the wide and the narrow layout."""
     wide, narrow = min(num_panels, 4), min(num_panels, 2)
     return {
         "wide": PanelGrid({1: 300, 2: 280, 3: 210}.get(wide, 150), 170, wide, 3),

@@ -1,4 +1,4 @@
-"""Print results of commands on stdout, readable at 80 columns."""
+"""Print command results on stdout, readable at 80 columns."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ AUDIT_MARKS = {True: "[green]passed[/]", False: "[red]failed[/]", None: "[dim]do
 
 
 def print_plan(experiment: Experiment, plan: Any) -> None:
-    """Print to the terminal the size and estimated cost of each variant and of the whole experiment."""
+    """Print the size and estimated cost of each variant and of the whole experiment."""
     columns = make_text_columns("variant")
     columns += make_numeric_columns("parameters", "FLOPs/token", "memory", "steps", "one trial")
     rows = [
@@ -98,7 +98,7 @@ def print_recipes(recipes: Sequence[RecipeSummary]) -> None:
 
 
 def print_parts(parts: Sequence[dict[str, str]]) -> None:
-    """Print options and description of each part, grouped by slot."""
+    """Print each part's options and description, grouped by slot."""
     rows, last_slot = [], ""
     for part in parts:
         description = "\n".join(line for line in (part["options"], part["about"]) if line)
@@ -112,7 +112,7 @@ def _print_text_table(titles: Sequence[str], rows: Iterable[Sequence[Any]], titl
 
 
 def print_predictions(predictions: Sequence[ClassPrediction]) -> None:
-    """Print class and confidence of each text."""
+    """Print each text's predicted class and confidence."""
     columns = make_text_columns("text", "class") + make_numeric_columns("confidence")
     rows = [(row.text, row.label, number_format.format_percentage(row.confidence)) for row in predictions]
     print_table(make_table("predictions", "", "", columns, rows))
@@ -125,7 +125,7 @@ def print_predictions(predictions: Sequence[ClassPrediction]) -> None:
 
 
 def print_token_scores(scored_texts: Sequence[TextScore]) -> None:
-    """Print loss and probability of every token, then the totals of each text."""
+    """Print every token's loss and probability, then each text's totals."""
     columns = make_text_columns("token") + make_numeric_columns("loss", "probability")
     for scored_text in scored_texts:
         rows = []
@@ -200,7 +200,7 @@ def _print_check_counts(checks: Sequence[Any]) -> None:
 
 
 def print_batch(batch: Any) -> None:
-    """Print to the terminal the tensors of a batch and one decoded example."""
+    """Print a batch's tensors and one decoded example to the terminal."""
     rows = [(tensor.name, tensor.dtype, " x ".join(map(str, tensor.shape)), tensor.meaning) for tensor in batch.tensors]
     title = f"First batch (task {batch.task}, seed {batch.seed})"
     _print_text_table(("tensor", "dtype", "shape", "meaning"), rows, title)
@@ -212,7 +212,7 @@ def print_batch(batch: Any) -> None:
 
 
 def print_outcome(outcome: Any, report_path: str | None) -> None:
-    """Print verdicts, scores, audits, failed trials, and the paths of runs and report."""
+    """Print verdicts, scores, audits, failed trials, and the paths of the runs and the report."""
     console = get_stdout_console()
     if outcome.findings is not None:
         _print_findings(outcome.findings, outcome.runs.experiment)
@@ -224,7 +224,7 @@ def print_outcome(outcome: Any, report_path: str | None) -> None:
 
 
 def _print_findings(findings: Findings, experiment: Experiment) -> None:
-    """Print question, warnings, verdicts, scores, claims and a summary of the audits."""
+    """Print the question, warnings, verdicts, scores, claims and a summary of the audits."""
     from headtohead.report.sections.scores import build_scores_table  # imports altair, which is slow
 
     console = get_stdout_console()
@@ -263,7 +263,7 @@ def print_versus(findings: Findings, report_path: str) -> None:
 
 
 def print_verdicts(verdicts: Sequence[Verdict]) -> None:
-    """Print outcome and summary of each verdict."""
+    """Print each verdict's outcome and summary."""
     for verdict in verdicts:
         color = VERDICT_TERMINAL_COLORS.get(verdict.outcome, "cyan")
         print_indented(f"[bold {color}]{escape(verdict.variant)}: {verdict.outcome}[/]")
@@ -286,7 +286,7 @@ def print_audit_summary(findings: Findings) -> None:
 
 
 def print_audits(audits: Sequence[CheckResult]) -> None:
-    """Print procedure, observation and interpretation of every audit, failed ones first."""
+    """Print every audit's procedure, observation and interpretation, failed ones first."""
     for audit in sorted(audits, key=lambda audit: (audit.passed is not False, audit.passed is None)):
         get_stdout_console().print(f"[bold]{escape(audit.name)}[/]: {AUDIT_MARKS[audit.passed]}")
         texts = [audit.procedure, audit.observation]
@@ -295,7 +295,7 @@ def print_audits(audits: Sequence[CheckResult]) -> None:
 
 
 def outcome_to_json(outcome: Any, report_path: str | None) -> dict[str, Any]:
-    """Return experiment, variants, scores, failures and paths as JSON values."""
+    """Return the experiment, variants, scores, failures and paths as JSON values."""
     findings = outcome.findings
     return {
         "experiment": outcome.runs.experiment.name,

@@ -94,7 +94,7 @@ def serve_static_file(name: str) -> Response:
 
 
 def _handle_package_error(request: Request, error: Exception) -> Response:
-    """Respond to an error of this package with status 404, 409 or 422."""
+    """Respond to one of this package's errors with status 404, 409 or 422."""
     status = 404 if isinstance(error, NameNotFoundError) else 409 if isinstance(error, ConflictError) else 422
     field_errors = (
         [{"place": issue.location, "message": issue.message} for issue in error.issues]

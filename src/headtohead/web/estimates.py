@@ -46,7 +46,7 @@ class CostEstimator:
             await asyncio.wait([self._schema_task])
 
     async def estimate_cost(self, arguments: Sequence[str]) -> JsonDict:
-        """Return size and time of each variant and of all, measured with a few real steps."""
+        """Return each variant's size and time, and the totals, measured with a few real steps."""
         if self._lock.locked():
             raise ConflictError("another estimate is in progress; try again in a moment")
         async with self._lock:
@@ -68,7 +68,7 @@ def _merge_part_names(schema: JsonDict, full_schema: JsonDict) -> JsonDict:
 
 
 async def _run_h2h_command(arguments: Sequence[str]) -> tuple[int, str, str]:
-    """Run an h2h command at low priority and return exit code, stdout and stderr."""
+    """Run an h2h command at low priority; return its exit code, stdout and stderr."""
     child = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

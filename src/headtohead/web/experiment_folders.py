@@ -54,7 +54,7 @@ class ExperimentFolders:
         return dict(sorted(folders.items()))
 
     def find(self, name: str) -> Path:
-        """Return the folder of an experiment."""
+        """Return an experiment's folder."""
         folder = self.experiments().get(name)
         if folder is None:
             raise NameNotFoundError("no such experiment")

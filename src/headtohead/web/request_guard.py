@@ -78,7 +78,7 @@ class AllowedHosts:
 
     @classmethod
     def of(cls, address: str, *more: str) -> AllowedHosts:
-        """Return the hosts of a server that listens at this address."""
+        """Return the allowed hosts for a server that listens at this address."""
         listens_everywhere = address in ("0.0.0.0", "::", "")
         return cls(frozenset(name.lower() for name in (*LOOPBACK_HOSTS, address, *more) if name), listens_everywhere)
 
@@ -202,7 +202,7 @@ class RequestGuard:
                 del self.event_streams[client]
 
     async def _close_oldest_stream(self) -> None:
-        """Close the oldest event stream of the client that has most. A browser reconnects automatically."""
+        """Close the oldest event stream of the client that has the most. A browser reconnects automatically."""
         task = max(self.event_streams.values(), key=len)[0]
         task.cancel()
         await asyncio.wait({task})
@@ -210,7 +210,7 @@ class RequestGuard:
 
 
 def _limit_body(receive: Receive) -> Receive:
-    """Return a receive function that limits size and duration of the body."""
+    """Return a receive function that limits the body's size and duration."""
     num_bytes, is_complete = 0, False
     deadline = asyncio.get_running_loop().time() + BODY_TIMEOUT_SECONDS
 

@@ -1,6 +1,6 @@
-"""The form of a recipe or experiment file: one field per setting of the JSON schema.
+"""The form for a recipe or experiment file: one field per setting in the JSON schema.
 
-Only changed fields become `--set name=value`, so the command of a training started here works anywhere. Settings from a
+Only changed fields become `--set name=value`, so the command for a run started here works anywhere. Settings from a
 page may not name code to run, nor paths outside the folder that the server was started in.
 """
 
@@ -30,7 +30,7 @@ TOP_LEVEL_SETTINGS = ("seeds", "equivalence_margin")
 
 @dataclass(frozen=True)
 class FormField:
-    """The form field of one setting."""
+    """The form field for one setting."""
 
     name: str
     """dotted name, as in --set"""
@@ -68,7 +68,7 @@ class TrainingRequest:
 
 
 def list_recipes(experiment_files_folder: Path) -> dict[str, JsonDict]:
-    """Return topic, question, task and variants of every recipe and experiment file that the form offers, by name."""
+    """Return the topic, question, task and variants of each recipe and experiment file in the form, by name."""
     recipes: dict[str, JsonDict] = {
         summary.name: asdict(summary) | {"seconds": summary.seconds} for summary in list_recipe_summaries()
     }
@@ -150,7 +150,7 @@ def _get_table_properties(schema: JsonDict, table_name: str, raw_experiment: Jso
 
 
 def _build_field(name: str, property_schema: JsonDict, values: Mapping[str, Any], schema: JsonDict) -> FormField:
-    """Return the form field of one setting, with its current value and its description."""
+    """Return the form field for one setting, with its current value and its description."""
     key = name.rpartition(".")[2]
     value = values.get(key, property_schema.get("default"))
     kind, options = _infer_field_kind(property_schema, schema)
@@ -222,7 +222,7 @@ def _index_fields_by_name(groups: dict[str, list[FormField]]) -> dict[str, FormF
 def parse_training_request(
     form_data: Mapping[str, str], experiment_files_folder: Path, schema: JsonDict
 ) -> TrainingRequest:
-    """Return the request of a submitted form. Only changed fields become settings."""
+    """Return the request in a submitted form. Only changed fields become settings."""
     settings, data, issues = [], None, []
     for field in find_changed_fields(form_data, experiment_files_folder, schema).values():
         text = field.value

@@ -61,7 +61,7 @@ AppContextDep = Annotated[AppContext, Depends(get_app_context)]
 
 @lru_cache(maxsize=1)
 def _create_jinja_environment() -> Environment:
-    """Return the jinja2 environment of all pages."""
+    """Return the jinja2 environment that all pages share."""
     environment = create_environment(WEB_FOLDER / "templates")
     environment.globals.update(navigation=NAVIGATION, address=build_url_path)
     environment.tests["endswith"] = lambda text, ending: str(text).endswith(ending)
@@ -87,7 +87,7 @@ def render_page(request: Request, template: str, status: int = 200, **view: Any)
 
 @lru_cache(maxsize=1)
 def build_stylesheet() -> str:
-    """Return the style sheets of report and web app, and the dark-mode colors of charts."""
+    """Return the style sheets for the report and the web app, and the charts' dark-mode colors."""
     dark_rules = [
         f'.h2h svg [{property_name}="{light}"] {{ {property_name}: {dark}; }}'
         for light, dark in style.DARK_MODE_COLORS.items()

@@ -66,7 +66,7 @@ class TimeoutProtocol(H11Protocol):
         return bool(self.cycle) and not self.cycle.response_complete
 
     def _start_header_timeout(self) -> None:
-        """Start the timeout of an idle connection, and close the oldest one if there are too many."""
+        """Start an idle connection's timeout, and close the oldest connection if there are too many."""
         self._cancel_header_timeout()
         self.idle_connections[self] = None
         self._header_timer = self.loop.call_later(HEADER_TIMEOUT_SECONDS, self._abort_connection)

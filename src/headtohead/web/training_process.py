@@ -1,9 +1,9 @@
 """Training processes that the server starts. They outlive it, and the next server finds them.
 
-Beside the experiment's folder are two hidden files: `.NAME.training.json` with process id and start time (so that a
-reused id is not mistaken for the process) and a signature (so that a record in a folder of somebody else is not
-believed) and `.NAME.training.log` with its output. Every training locks its folder.
-The server stops only processes that a server started.
+Beside the experiment's folder are two hidden files: `.NAME.training.json` with the process id, its start time (so that
+a reused id is not mistaken for the process) and a signature (so that a record in someone else's folder is not trusted),
+and `.NAME.training.log` with its output. Every training run locks its folder. The server stops only processes that a
+server started.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class TrainingProcess:
     began: float
 
     def is_alive(self) -> bool:
-        """Return whether the process still runs. Its start time rules out another process with the same id."""
+        """Return whether the process still runs. Its start time rules out a different process with the same id."""
         try:
             process = psutil.Process(self.pid)
             return abs(process.create_time() - self.began) < 1 and process.status() != psutil.STATUS_ZOMBIE

@@ -1,4 +1,4 @@
-"""The contract of each slot, checked on a single part."""
+"""Each slot's contract, checked on a single part."""
 
 from collections.abc import Callable
 from typing import Any
@@ -203,4 +203,4 @@ SLOT_CONTRACTS: dict[str, tuple[type[Part], Callable[[Any, torch.dtype], str] | 
     "block": (Block, None),
     "pool": (Pool, check_pool),
 }
-"""base class and contract check of each slot"""
+"""base class and contract check for each slot"""

@@ -30,7 +30,7 @@ SMALL_MODEL_SETTINGS: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class PartFixture:
-    """Configuration of a small decoder or encoder built around one part, and probes of such models."""
+    """The configuration of a small decoder or encoder built around one part, and probes for such models."""
 
     config: config_model.TransformerConfig
     is_encoder: bool = False
@@ -53,7 +53,7 @@ class PartFixture:
     def build_probe(
         self, length: int = SHORT_LENGTH, *, seed: int = 0, dtype: torch.dtype = torch.float64
     ) -> ModelProbe:
-        """Return a strict probe of the fixture's model, in the given precision and with the tolerances for parts."""
+        """Return a strict probe for the fixture's model, in the given precision and with the tolerances for parts."""
         return ModelProbe(
             self.build_model(seed=seed, dtype=dtype),
             target=Target.CLASS if self.is_encoder else Target.NEXT_TOKEN,

@@ -1,4 +1,4 @@
-"""Checks of parts only: tensor shapes, saved state and initialization of a small model that contains the part."""
+"""Checks for parts only: tensor shapes, saved state and initialization of a small model that contains the part."""
 
 import random
 from collections.abc import Callable
@@ -32,7 +32,7 @@ def check_tensor(actual: object, shape: tuple[int, ...], dtype: torch.dtype, lab
 
 
 def check_shapes(fixture: PartFixture) -> str:
-    """Check logits, hidden states and attention weights of every attention implementation."""
+    """Check the logits, hidden states and attention weights for every attention implementation."""
     for dtype, num_rows, length in ((torch.float32, 4, 8), (torch.float64, 1, 1)):
         probe = fixture.build_probe(dtype=dtype)
         model, ids = probe.model, probe.input_ids[:num_rows, :length]
@@ -53,7 +53,7 @@ def check_shapes(fixture: PartFixture) -> str:
 
 
 def check_state_dict(fixture: PartFixture) -> str:
-    """Check that a model with another seed gives the same logits after loading the saved weights."""
+    """Check that a model built with a different seed gives the same logits after loading the saved weights."""
     probe, other_probe = fixture.build_probe(), fixture.build_probe(seed=1).copy_without_buffer_restore()
     state = {name: tensor.clone().contiguous() for name, tensor in probe.model.state_dict().items()}
     other_probe.model.load_state_dict(load(save(state)))
@@ -89,7 +89,7 @@ def check_initialization(fixture: PartFixture) -> str:
 
 
 def _build_after_random_draws(fixture: PartFixture, *, rng_seed: int) -> Transformer:
-    """Return a model as its constructor leaves it, built from these states of all global random generators."""
+    """Return a model as its constructor leaves it, built with these global RNG states."""
     python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002  (parts may use it)
     try:
         random.seed(rng_seed)
@@ -138,4 +138,4 @@ PART_CHECKS: dict[str, tuple[str, Callable[[PartFixture], str]]] = {
     "state-dict": ("weights saved and loaded into a model with another seed", check_state_dict),
     "initialization": ("built after different random draws, initialized from several seeds", check_initialization),
 }
-"""procedure and function of each check"""
+"""procedure and function for each check"""

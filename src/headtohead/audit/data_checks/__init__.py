@@ -1,1 +1,1 @@
-"""Checks of a corpus; one module per property."""
+"""Checks on a corpus; one module per property."""

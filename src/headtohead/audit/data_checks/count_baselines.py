@@ -1,4 +1,4 @@
-"""Baselines that only count: simple classifiers and language models, and the labels of lines of a corpus."""
+"""Count-based baselines: simple classifiers and language models, and label counts for a corpus's lines."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from headtohead.data.splits import Corpus
 MAX_COUNT_TABLE_SIZE = 2**27
 """naive Bayes is skipped if its table (classes, words) has more entries, to limit memory"""
 MAX_COUNTED_TOKENS, NUM_CHUNKS = 2**22, 64
-"""of longer splits, language models count that many tokens, in evenly spaced chunks"""
+"""in longer splits, language models count this many tokens, in evenly spaced chunks"""
 BIGRAM_PRIOR = 5.0
-"""number of observations that the unigram distribution counts for, after MacKay and Peto 1995"""
+"""weight of the unigram distribution in observations, after MacKay and Peto 1995"""
 
 
 def score_simple_classifiers(
@@ -57,7 +57,7 @@ def score_simple_classifiers(
 def score_count_models(encoded_splits: Mapping[str, EncodedSplit], vocab_size: int) -> dict[str, dict[str, float]]:
     """Return the mean loss of count-based language models on each split but train, in nats per token.
 
-    The models are a uniform guess, and unigram and bigram counts of train with smoothing.
+    The models are a uniform guess and smoothed unigram and bigram counts from train.
     """
     contexts, tokens = _sample_token_pairs(encoded_splits["train"])
     unigram = (np.bincount(tokens, minlength=vocab_size) + 1.0) / (len(tokens) + vocab_size)
@@ -81,7 +81,7 @@ def score_count_models(encoded_splits: Mapping[str, EncodedSplit], vocab_size: i
 
 
 def _sample_token_pairs(encoded: EncodedSplit) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return tokens and their successors in the same row, to count bigrams, of all or of evenly spaced chunks."""
+    """Return tokens and their successors in the same row, to count bigrams, from all or evenly spaced chunks."""
     num_tokens = encoded.tokens.numel()
     is_long = num_tokens > MAX_COUNTED_TOKENS
     length = MAX_COUNTED_TOKENS // NUM_CHUNKS if is_long else num_tokens
@@ -137,7 +137,7 @@ class NaiveBayes:
         return scores
 
     def predict(self, rows: TokenRows) -> NDArray[np.int64]:
-        """Return the predicted class of each row, shape (rows,)."""
+        """Return each row's predicted class, shape (rows,)."""
         scores = [
             self._compute_log_scores(self.counts[:, tokens], self.class_totals, self.smoothing)
             for tokens in _iterate_row_tokens(rows)
@@ -147,7 +147,7 @@ class NaiveBayes:
 
 
 def _iterate_row_tokens(rows: TokenRows) -> Iterator[NDArray[np.int64]]:
-    """Yield the token ids of each row."""
+    """Yield each row's token ids."""
     tokens = rows.tokens.numpy()
     for start, end in zip(rows.offsets[:-1].tolist(), rows.offsets[1:].tolist(), strict=True):
         yield tokens[start:end]

@@ -20,11 +20,12 @@ from headtohead.data.splits import Corpus
 
 LABEL_CHECK_NAME = "label leaks"
 MIN_MARKED_SHARE, MIN_MARK_PURITY, MAX_CLASS_SHARE = 0.1, 0.995, 0.8
-"""a token marks a class if it is in that share of the rows, and these have one label, which fewer rows have overall"""
+"""a token marks a class if it is in this share of the rows and they all have one label, which fewer rows have overall
+"""
 MAX_LEAK_ERROR, MAX_ERROR_RATIO = 0.02, 0.2
 """a feature predicts the label if its error rate is below both: absolute, and relative to the most common class"""
 MAX_ROWS = 2**12
-"""of longer splits, features are computed for the first rows"""
+"""in longer splits, features are computed for the first rows only"""
 MAX_ORDERED_TOKENS = 48
 """tokens that occur in most rows, whose order is compared"""
 NUM_END_POSITIONS = 4
@@ -73,7 +74,7 @@ def is_leak(error: float, chance: float) -> bool:
 
 
 def _take_rows(rows: TokenRows) -> TokenRows:
-    """Return the first rows of a split."""
+    """Return a split's first rows."""
     count = min(len(rows), MAX_ROWS)
     assert rows.labels is not None
     return TokenRows(rows.name, rows.tokens[: rows.offsets[count]], rows.offsets[: count + 1], rows.labels[:count])
@@ -186,7 +187,7 @@ def audit_label_leak(
     features: Mapping[str, float],
     marks: Mapping[str, float],
 ) -> CheckResult:
-    """Check that neither token counts, nor a simple feature, nor single tokens of a text give away its label.
+    """Check that neither token counts, nor a simple feature, nor single tokens in a text give away its label.
 
     `accuracies` are those of `score_simple_classifiers`, `features` those of `find_leaking_features`; `marks` maps
     tokens that mark a class to their share of rows.

@@ -1,8 +1,8 @@
 """Leakage: held-out text that occurs in train or in validation, repeats in test, and conflicting labels.
 
 Verdicts use unseen rows only: rows that train contains neither verbatim, nor up to case, punctuation and whitespace,
-nor, if there are more near copies than in ordinary text, nearly. A leak withholds the verdict if that is not enough:
-almost no row is unseen, or the split is scored as a stream, whose rows cannot be told apart.
+nor, if there are more near copies than in ordinary text, nearly. A leak withholds the verdict only if excluding seen
+rows is not enough: almost no row is unseen, or the split is scored as a stream, whose rows cannot be told apart.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class DataUse:
     judged_splits: frozenset[str] | None = None
     """test splits that the verdict is based on; None for all"""
     is_scored_by_row: bool = True
-    """whether every row is one example, so that rows can be excluded; false for a stream"""
+    """whether every row is one example, so that rows can be excluded; False for a stream"""
     selects_on_validation: bool = False
     """whether steps, weights or settings are chosen by the score on validation data"""
     allow_overlap: bool = False
@@ -49,13 +49,13 @@ class DataUse:
     """share of training words that are replaced by the unknown token (data.word_dropout)"""
 
     def is_blocked_by(self, split: Split) -> bool:
-        """Return whether a leak of this split may withhold the verdict."""
+        """Return whether a leak in this split may withhold the verdict."""
         is_judged = self.judged_splits is None or split.name in self.judged_splits
         return split.role == "test" and is_judged and not self.allow_overlap
 
 
 def get_overlap(corpus: Corpus, split_name: str, source_name: str = "train") -> TextOverlap:
-    """Look up the rows of a split in another one. Results are cached by the digest of the corpus."""
+    """Look up one split's rows in another split. Results are cached by corpus digest."""
     if split_name not in corpus.splits:
         hint = suggest(split_name, corpus.splits)
         suggestion = f", did you mean {hint!r}?" if hint else ""
@@ -69,7 +69,9 @@ def get_overlap(corpus: Corpus, split_name: str, source_name: str = "train") -> 
 
 
 def compute_unseen_mask(corpus: Corpus, split_name: str, *, allow_overlap: bool = False) -> NDArray[np.bool_]:
-    """Return for each row of the split whether it is unseen, shape (rows,). With `allow_overlap`, near copies are."""
+    """Return for each row of the split whether it is unseen, shape (rows,). With `allow_overlap`, near copies count as
+    unseen.
+    """
     overlap = get_overlap(corpus, split_name)
     return ~(overlap.is_copy if allow_overlap else overlap.is_seen)
 
@@ -123,7 +125,7 @@ def audit_validation_overlap(corpus: Corpus, split: Split, use: DataUse) -> Chec
 
 
 def audit_repeats(corpus: Corpus, split: Split, use: DataUse) -> CheckResult:
-    """Measure how much of a test split repeats earlier rows of it."""
+    """Measure how much of a test split repeats its own earlier rows."""
     noun = get_row_noun(corpus)
     name = f"repeated {noun} of {split.name}"
     groups = group_repeated_rows(split.rows)
@@ -194,7 +196,7 @@ def get_row_noun(corpus: Corpus) -> str:
 
 
 def _describe_lookup(corpus: Corpus, split: Split, source_name: str, overlap: TextOverlap) -> str:
-    """Describe how the rows of a split were looked up in another split: how many, and by which kinds of match."""
+    """Describe how one split's rows were looked up in another split: how many, and by which kinds of match."""
     total, num_compared = len(split.rows), overlap.num_compared
     num_source_rows = len(corpus.splits[source_name].rows)
     near = "nearly" if num_compared == total else f"for {num_compared:,} of them (sampled evenly) nearly"

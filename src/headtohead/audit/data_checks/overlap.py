@@ -1,4 +1,4 @@
-"""Text that occurs in other text, found by word n-grams.
+"""Find text that occurs in a different text, by word n-grams.
 
 Words are compared without case and punctuation, and n-grams may cross the ends of rows. A row is a near copy if at
 least `NEAR_COPY_SHARE` of its words lie in `NGRAM_WORDS`-grams that the other text contains with at most one word
@@ -31,7 +31,7 @@ NEAR_COPY_SHARE = 0.8
 MAX_ORDINARY_SHARE = 0.1
 """share of near copies or copied words up to which text overlaps as ordinary text does"""
 MAX_COMPARED_WORDS = 2**20
-"""words to look up n-grams of; rows of longer texts are sampled evenly, to limit memory"""
+"""number of words whose n-grams are looked up; rows in longer texts are sampled evenly, to limit memory"""
 CHUNK_WORDS = 2**17
 MAX_WORD_LENGTH, UNSPACED_RUN = 24, 12
 """a row has no spaces if its words are longer than that on average; its words are then all runs of that length"""
@@ -228,7 +228,7 @@ class _WordHasher:
 
 
 class _HashLookup:
-    """Hashes, of which some are found among others."""
+    """Hashes, some of which are found in a second text."""
 
     def __init__(self, hashes: NDArray[np.uint64]) -> None:
         self._hashes, inverse = np.unique(hashes, return_inverse=True)
@@ -254,7 +254,7 @@ class _HashLookup:
 
 
 class _NgramLookup(_HashLookup):
-    """The n-grams of a text, of which some are found in other text."""
+    """A text's n-grams, some of which are found in a second text."""
 
     def __init__(self, words: WordHashes, length: int, *, allow_change: bool = False) -> None:
         self.num_words, self.length, self.allow_change = len(words), length, allow_change
@@ -274,7 +274,7 @@ class _NgramLookup(_HashLookup):
 
 
 def _hash_bags(words: WordHashes, row_ends: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Return hashes of the words of each row in any order, of all of them and without each one, and their rows."""
+    """Return order-independent hashes of each row, for all words and with each one left out, and their rows."""
     lengths = np.diff(row_ends, prepend=0)
     totals = np.concatenate([np.zeros(1, np.uint64), np.cumsum(words)])
     sums = totals[row_ends] - totals[row_ends - lengths]
@@ -298,6 +298,6 @@ def _hash_ngrams(words: WordHashes, length: int, *, allow_change: bool) -> NDArr
 
 
 def _count_by_row(is_counted: NDArray[np.bool_], row_ends: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the number of counted words of each row."""
+    """Return the number of counted words in each row."""
     totals = np.concatenate([[0], np.cumsum(is_counted)])
     return np.diff(totals[row_ends], prepend=0)

@@ -13,7 +13,7 @@ MAX_TRUNCATED_SHARE = 0.05
 
 
 def audit_truncation(encoded_splits: Mapping[str, EncodedSplit]) -> CheckResult:
-    """Count the truncated rows of each split."""
+    """Count the truncated rows in each split."""
     splits = {name: split for name, split in encoded_splits.items() if isinstance(split, TokenRows)}
     longest = max(int(split.lengths.max()) for split in splits.values())
     procedure = f"rows longer than the maximum length; the longest after truncation has {longest} tokens"

@@ -2,7 +2,7 @@
 
 A word that never occurs in train cannot be learned, but a model that reserves probability for such words is rewarded
 for them. The check finds held-out tokens that are in the vocabulary but not in train, and whether they come from
-held-out rows. A second check reports the share of unknown tokens.
+held-out rows. A second check reports the share of out-of-vocabulary tokens.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ SplitTokenCounts = Mapping[str, NDArray[np.int64]]
 """count of each vocabulary token, by split"""
 ROWS_PER_BLOCK = 2**14
 MIN_TEST_TOKENS, MAX_TEST_SHARE = 10, 0.5
-"""a given vocabulary was fitted on test if that many of its longest tokens outside train, and more than that share of
-them, occur in test"""
+"""a given vocabulary was fitted on test if at least this many of its longest tokens outside train, and more than this
+share of them, occur in test
+"""
 
 
 @dataclass(frozen=True)
@@ -115,8 +116,8 @@ def _audit_given_vocabulary(
 ) -> CheckResult:
     """Check that a tokenizer from a file was not fitted on test text.
 
-    Of the longest tokens of a general vocabulary that train does not contain, few occur in test. If most of them do,
-    the vocabulary was fitted on test.
+    Among a general vocabulary's longest tokens that train does not contain, few occur in test. If most of them do, the
+    vocabulary was fitted on test.
     """
     tests = np.sum([token_counts[split.name] for split in corpus.get_test_splits()], axis=0)
     if int(tests.sum()) > int(token_counts["train"].sum()):
@@ -147,7 +148,7 @@ def _find_longest_tokens(tokenizer: TokenizerProtocol) -> list[int]:
 
 
 def _describe_coverage(coverage: _SplitCoverage, noun: str) -> str:
-    """Return a sentence on the tokens of a split that the tokenizer knows only through text outside train."""
+    """Return a sentence about the tokens in a split that the tokenizer knows only from text outside train."""
     percent = _format_percentage(coverage.tokens_outside_train, coverage.num_tokens)
     description = (
         f"{coverage.split_name}: {percent} of {coverage.num_tokens:,} tokens are known only through text outside train"
@@ -234,9 +235,9 @@ def contains_word(word: str, text: str, *, match_whole_word: bool) -> bool:
 def audit_unknown_tokens(
     corpus: Corpus, tokenizer: TokenizerProtocol, token_counts: SplitTokenCounts, unknown_rate: float = 0.0
 ) -> CheckResult:
-    """Measure the fraction of unknown tokens in each split.
+    """Measure the fraction of out-of-vocabulary tokens in each split.
 
-    Fails if unknown tokens occur in held-out text but never in training.
+    Fails if out-of-vocabulary tokens occur in held-out text but never in training.
     """
     if tokenizer.unk_id is None:
         return build_not_applicable(UNKNOWN_CHECK_NAME, f"a tokenizer of {tokenizer.kind} has no unknown tokens")

@@ -1,1 +1,1 @@
-"""Checks of a model, trained or not; one module per property."""
+"""Checks on a model, trained or not; one module per property."""

@@ -1,6 +1,5 @@
-"""Attention implementations: sdpa and blocked must give the outputs and gradients of eager, the reference.
-
-Otherwise scores belong to a different model than its parts and attention weights describe.
+"""Attention implementations: sdpa and blocked must give the same outputs and gradients as eager, the reference.
+Otherwise the scores belong to a different model than the one described by its parts and attention weights.
 """
 
 from __future__ import annotations
@@ -49,14 +48,15 @@ class AttentionImplementationCheck(ModelCheck):
         return f"outputs and gradients of eager and sdpa on unpadded and padded texts of {probe.length} tokens"
 
     def measure(self, probe: ModelProbe, *, training: bool = False) -> Iterator[Measurement]:
-        """Compare logits and weight gradients of `sdpa` with those of `eager`, without and with padding."""
+        """Compare `sdpa`'s logits and weight gradients with those of `eager`, with and without padding."""
         for padding in ("no", "with"):
             ids = probe.input_ids if padding == "with" else probe.input_ids[:2]
             mask = build_mixed_padding_mask(ids) if padding == "with" else None
             expected, expected_gradients = _compute_logits_and_gradients(probe, ids, mask, "eager")
             logits, gradients = _compute_logits_and_gradients(probe, ids, mask, "sdpa")
             yield measure_difference(logits, expected, f"outputs, {padding} padding", probe.rounding_tolerance)
-            # Relative to the largest of all gradients: that of a key bias is pure rounding, since softmax cancels it.
+            # Relative to the largest of all gradients: a key bias's gradient is pure rounding error, since softmax
+            # cancels it.
             scale = max(map(max_abs_finite, expected_gradients.values()), default=0.0)
             for name, gradient in expected_gradients.items():
                 actual = gradients.get(name, torch.zeros_like(gradient))
@@ -70,7 +70,7 @@ def _compute_logits_and_gradients(
     attention_mask: Tensor | None,
     attn_implementation: AttentionImplementation,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the logits, without those at padding, and their gradient by each weight."""
+    """Return the logits, excluding those at padding, and their gradient with respect to each weight."""
     logits = probe.run_forward(input_ids, attention_mask, attn_implementation=attn_implementation).logits
     selected_logits = select_positions(logits, attention_mask if probe.predicts_tokens else None)
     return selected_logits.detach(), probe.compute_weight_gradients(selected_logits)

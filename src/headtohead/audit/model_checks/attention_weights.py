@@ -26,7 +26,7 @@ AttentionReach = tuple[int | None, int | None]
 
 
 def check_attention_weights(probe: ModelProbe) -> CheckResult:
-    """Check the attention weights of padded and unpadded texts: every layer, head and row."""
+    """Check the attention weights for padded and unpadded texts: every layer, head and row."""
     if "output_attentions" not in probe.supported_arguments:
         return build_not_applicable(CHECK_NAME, "the model does not return attention weights")
     ids, mask = probe.input_ids, torch.ones_like(probe.input_ids, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Base class of the checks that compare passes of one model.
+"""Base class for checks that compare one model's passes.
 
 `measure` is applied both to trained models, by `run`, and to small models built around one part, by the conformance
 suite, which compares the outcome with the violations that the part declares.
@@ -30,14 +30,14 @@ class Failure(NamedTuple):
 
 
 class ModelCheck(ABC):
-    """A property of a model: its outputs must not change with something that is irrelevant to them."""
+    """A property of a model: its outputs must not depend on something irrelevant."""
 
     name: ClassVar[str]
     is_blocking: ClassVar[bool] = False
     has_training_mode: ClassVar[bool] = False
     """whether the property is measured in training mode as well; a failure there is not blocking"""
     requires_determinism: ClassVar[bool] = False
-    """whether a difference is inconclusive if the model draws random numbers"""
+    """whether a difference is inconclusive for a model that draws random numbers"""
     success: ClassVar[tuple[str, str]]
     """observation and interpretation"""
     failure: ClassVar[Failure]

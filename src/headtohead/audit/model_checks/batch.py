@@ -1,7 +1,7 @@
-"""Batch independence: the output for a row must not depend on the other rows of its batch.
+"""Batch independence: a row's output must not depend on the other rows in its batch.
 
-Otherwise scores depend on the evaluation batch size. A dependence in training mode only, as with batch normalisation,
-is reported but does not withhold the verdict.
+Otherwise scores depend on the evaluation batch size. A dependence that exists only in training mode, as with batch
+normalisation, is reported but does not withhold the verdict.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class BatchIndependenceCheck(ModelCheck):
         return "a row with other rows replaced, reordered and padded, and alone"
 
     def measure(self, probe: ModelProbe, *, training: bool = False) -> Iterator[Measurement]:
-        """Compare the logits of a row after its neighbours are replaced, padded, reordered or removed."""
+        """Compare a row's logits after its neighbours are replaced, padded, reordered or removed."""
         ids = probe.input_ids
         expected = probe.compute_logits(ids, training=training)
         replaced = torch.cat((ids[:1], probe.replace_tokens(ids[1:])))

@@ -1,8 +1,8 @@
-"""Causality: the logits of a decoder at a position must not depend on later tokens.
+"""Causality: a decoder's logits at a position must not depend on later tokens.
 
 Later tokens are replaced and removed, and logits are differentiated with respect to their embeddings. Replacement tests
-what scores are computed from; gradients reveal dependences that the values at one input may hide. A leak in training
-mode only makes the training loss meaningless, but not held-out scores.
+the logits that scores are computed from; gradients reveal dependences that a single input may hide. A leak that exists
+only in training mode invalidates the training loss, but not held-out scores.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class CausalityCheck(ModelCheck):
         return f"{super().describe_violation(differences)}; logits up to {lookahead} positions before the change differ"
 
     def measure(self, probe: ModelProbe, *, training: bool = False) -> Iterator[Measurement]:
-        """Compare logits before and after later tokens are replaced, cut off or padded; check gradients by later
-        tokens.
+        """Compare logits before and after later tokens are replaced, cut off or padded; check gradients with respect to
+        later tokens.
         """
         half = probe.length // 2
         start_positions = sorted({1, half, probe.length - 1}) if training else _select_start_positions(probe)
@@ -103,7 +103,7 @@ def _select_start_positions(probe: ModelProbe) -> list[int]:
 def _compare_replaced_tokens(
     probe: ModelProbe, start_positions: Sequence[int], *, training: bool
 ) -> Iterator[Difference]:
-    """Yield the change of earlier logits when the tokens from each of these positions on are replaced."""
+    """Yield the change in earlier logits when the tokens from each of these positions on are replaced."""
     ids = probe.input_ids[: 2 if training else 1]
     expected = probe.compute_logits(ids, training=training)
     scale = max_abs_finite(expected)
@@ -127,7 +127,7 @@ def _find_first_changed_position(actual: Tensor, expected: Tensor, difference: D
 
 
 def _compare_at_length(probe: ModelProbe, length: int, *, training: bool) -> Iterator[Difference]:
-    """Yield the change of the first half of the logits when the second half of a text is replaced or removed."""
+    """Yield the change in the first half of the logits when the second half of a text is replaced or removed."""
     ids, start = probe.input_ids[:2, :length], length // 2
     expected = probe.compute_logits(ids, training=training)
     scale = max_abs_finite(expected)
@@ -142,7 +142,7 @@ def _compare_at_length(probe: ModelProbe, length: int, *, training: bool) -> Ite
 
 
 def _compare_padded(probe: ModelProbe) -> Difference:
-    """Return the change of earlier logits when later tokens of padded texts are replaced.
+    """Return the change in earlier logits when later tokens in padded texts are replaced.
 
     A network may drop its causal mask if it receives a padding mask.
     """

@@ -1,7 +1,7 @@
 """Determinism: the same input must give the same output.
 
 Random draws during evaluation are a flaw that does not withhold the verdict: they leak nothing, and the interval over
-seeds contains their noise. If the output changes even from the same random state, no other check is conclusive and no
+seeds contains their noise. If the output changes even with the same RNG state, no other check is conclusive and no
 score can be trusted.
 """
 
@@ -34,7 +34,7 @@ class DeterminismCheck(ModelCheck):
         return (probe.measure_repeat(draw_index=index, training=training) for index in range(4))
 
     def run(self, probe: ModelProbe) -> CheckResult:
-        """Run the check; fail with a blocking result if passes differ even from the same random state."""
+        """Run the check; fail with a blocking result if passes differ even with the same RNG state."""
         if probe.nondeterminism != "hidden":
             return super().run(probe)
         worst = select_worst(probe.measure_repeat(draw_index=index) for index in range(4))

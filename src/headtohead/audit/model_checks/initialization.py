@@ -14,14 +14,14 @@ from headtohead.data.batches import IGNORE_INDEX, Batch
 
 LOSS_CHECK_NAME, GRADIENT_CHECK_NAME = "initial-loss", "gradients"
 MAX_LOSS_DEVIATION = 0.5
-"""maximum distance of the initial loss from chance in nats, as for logits with standard deviation 1"""
+"""how far the initial loss may be from chance, in nats, as for logits with standard deviation 1"""
 MAX_LISTED_NAMES = 4
 
 
 def audit_untrained_model(
     model: nn.Module, batch: Batch, *, target: Target, vocab_size: int, num_classes: int | None = None, seed: int = 0
 ) -> list[CheckResult]:
-    """Run the checks of an untrained model on one labelled batch."""
+    """Run the checks for an untrained model on one labelled batch."""
     probe = ModelProbe(
         model,
         target=target,

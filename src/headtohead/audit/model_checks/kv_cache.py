@@ -1,4 +1,4 @@
-"""KV cache: decoding must give the logits of one full pass, with the session of `h2h generate` and with any chunks.
+"""KV cache: decoding must give the same logits as one full pass, in an `h2h generate` session and with any chunks.
 
 Scores are computed in full passes, so a wrong cache affects samples but does not withhold the verdict.
 """
@@ -62,7 +62,7 @@ class KVCacheCheck(ModelCheck):
             )
 
     def measure(self, probe: ModelProbe, *, training: bool = False) -> Iterator[Measurement]:
-        """Compare logits computed in chunks with a cache with those of one full pass, without and with padding."""
+        """Compare logits computed in chunks with a cache to those from one full pass, with and without padding."""
         assert isinstance(probe.model, Transformer)
         ids, length, num_layers = probe.input_ids[:2], probe.length, len(probe.model.layers)
         compute_logits = partial(probe.compute_logits, training=training)
@@ -82,7 +82,7 @@ class KVCacheCheck(ModelCheck):
 
 
 def _measure_session(probe: ModelProbe) -> Difference:
-    """Return the largest change of next-token logits in a session of `generate`, with prompts of several lengths."""
+    """Return the largest change in next-token logits in a `generate` session, with prompts of several lengths."""
     assert isinstance(probe.model, Transformer)
     texts, steps = probe.input_ids, min(DECODE_STEPS, probe.length - 1)
     has_padding = probe.model.can_pad and probe.length > steps + 1

@@ -25,7 +25,7 @@ from headtohead.nn.transformer import Transformer
 
 
 class PaddingCheck(ModelCheck):
-    """Other padding tokens, more padding and no padding give the same outputs.
+    """Different padding tokens, more padding and no padding give the same outputs.
 
     Transformers are padded on the left, on the right and in the middle, other models on the right, as in batches.
     """
@@ -54,7 +54,7 @@ class PaddingCheck(ModelCheck):
         return f"{masked}more padding, and no padding, {sides}"
 
     def measure(self, probe: ModelProbe, *, training: bool = False) -> Iterator[Measurement]:
-        """Compare the logits of content tokens after the padding is changed, extended or removed."""
+        """Compare the logits at content tokens after the padding is changed, extended or removed."""
         width = probe.length - max(1, probe.length // 4)
         ids, mask = _build_padded_batch(probe, width)
         try:
@@ -94,7 +94,7 @@ def _compare_masked(probe: ModelProbe, ids: Tensor, mask: Tensor, expected: Tens
 
 
 def _compare_more_padding(probe: ModelProbe, ids: Tensor, mask: Tensor, expected: Tensor) -> Difference:
-    """Compare the logits of the same texts with more padding."""
+    """Compare the logits for the same texts with more padding."""
     num_added = probe.length - ids.shape[1]
     num_left = num_added // 2 if isinstance(probe.model, Transformer) else 0
     wide_ids = torch.nn.functional.pad(ids, (num_left, num_added - num_left), value=probe.fill_token)

@@ -2,8 +2,8 @@
 
 Signals of different kinds (added to the input, rotating queries and keys, added to the attention scores) combine well;
 two that are added to the input overlap. Each position part of a Transformer is tested directly. In other networks,
-position tables are recognised by their effect: a tensor (positions, width) is one if adding a vector to the row of a
-position has the effect of adding it to the token embedding at that position. Signals that forward computes without a
+position tables are recognised by their effect: a tensor (positions, width) is one if adding a vector to a position's
+row has the same effect as adding it to the token embedding at that position. Signals that forward computes without a
 table cannot be detected.
 """
 
@@ -89,7 +89,7 @@ def _find_signals_in_parts(model: Transformer, length: int) -> tuple[list[str], 
 
 
 def _find_position_tables(probe: ModelProbe, width: int) -> Iterator[tuple[str, Tensor]]:
-    """Yield name and tensor of possible position tables in user modules and embedding layers, judged by shape."""
+    """Yield the name and tensor of possible position tables in user modules and embedding layers, judged by shape."""
     known_ids = set()
     for prefix, module in probe.model.named_modules():
         if type(module).__module__.startswith("torch.nn") and not isinstance(module, nn.Embedding):

@@ -16,7 +16,7 @@ FORMULA_START = re.compile(r"[\s\x00-\x1f\u200b\ufeff]*[=+\-@\t\r\uff1d\uff0b\uf
 
 
 def render_csv(table: Table) -> str:
-    """Return the plain values of a table, in long form if it has one.
+    """Return a table's plain values, in long form if it has one.
 
     An interval is written to two columns, NAME_low and NAME_high.
     """

@@ -28,7 +28,7 @@ INLINE_CODE_PATTERN = re.compile(r"`([^`]+)`")
 def create_environment(*template_folders: Path) -> Environment:
     """Return a jinja2 environment that escapes everything and fails on undefined names.
 
-    The templates of this package are searched after `template_folders`.
+    This package's templates are searched after `template_folders`.
     """
     environment = Environment(
         loader=FileSystemLoader([*template_folders, TEMPLATES_FOLDER]),
@@ -47,13 +47,13 @@ def create_environment(*template_folders: Path) -> Environment:
 
 @lru_cache(maxsize=1)
 def get_environment() -> Environment:
-    """Return the shared environment with the templates of this package."""
+    """Return the shared environment with this package's templates."""
     return create_environment()
 
 
 @lru_cache(maxsize=8)
 def read_template_file(name: str) -> str:
-    """Return the text of a style sheet or script of this package."""
+    """Return the text of one of this package's style sheets or scripts."""
     return (TEMPLATES_FOLDER / name).read_text(encoding="utf-8")
 
 
@@ -92,7 +92,7 @@ def render_inline_code(text: str) -> Markup:
 def render_chart(chart: Chart) -> dict[str, Any]:
     """Return both layouts of a chart as SVG, with its title and text alternative.
 
-    If the chart cannot be rendered, a paragraph takes the place of both, and a ChartWarning is issued.
+    If the chart cannot be rendered, a paragraph replaces both layouts, and a ChartWarning is issued.
     """
     try:
         wide = _rename_clip_paths(chart.to_svg("wide"), f"{chart.name}-wide")
@@ -103,7 +103,7 @@ def render_chart(chart: Chart) -> dict[str, Any]:
 
 
 def _rename_clip_paths(svg: str, prefix: str) -> str:
-    """Number the clip paths of an SVG per chart.
+    """Number an SVG's clip paths per chart.
 
     The renderer numbers them per process, so equal charts would differ and ids could clash on one page.
     """

@@ -87,7 +87,7 @@ LATEX_SYNTAX = MarkupSyntax(
 
 
 def render_document(title: str, introduction: Sequence[str], sections: Iterable[Section], charts_folder: str) -> str:
-    """Return a LaTeX document that includes the charts NAME.pdf of `charts_folder`."""
+    """Return a LaTeX document that includes the charts NAME.pdf from `charts_folder`."""
     lines = [PREAMBLE, rf"\title{{{escape_latex(title)}}}", r"\date{\today}", r"\begin{document}", r"\maketitle"]
     lines += [f"{escape_latex(paragraph)}\n" for paragraph in introduction]
     for section in sections:

@@ -40,7 +40,7 @@ def render_markdown_table(table: Table) -> str:
 
 
 def render_markdown_sections(sections: Iterable[Section], charts_folder: str = "") -> str:
-    """Return every section with its text and tables. HTML blocks are replaced by their tables.
+    """Return every section with its text and tables. HTML blocks are replaced with their tables.
 
     Figures link to NAME.svg in `charts_folder`; without it, they are omitted.
     """
@@ -89,6 +89,6 @@ def _render_markdown_block(block: Block, section_title: str) -> list[str]:
 
 
 def _render_titled_table(table: Table, section_title: str) -> list[str]:
-    """Return a table below its title, unless that is the title of the section."""
+    """Return a table below its title, which is omitted if it repeats the section's title."""
     title = [f"### {escape_markdown(table.title)}", ""] if table.title not in ("", section_title) else []
     return [*title, render_markdown_table(table)]

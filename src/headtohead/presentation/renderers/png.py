@@ -1,7 +1,7 @@
-"""Encode images as PNG with a palette of 256 opacities.
+"""Encode images as PNG files with a palette of 256 opacities.
 
-A private chunk (`loWB`) stores the low byte of each 16-bit weight. Image viewers ignore it; the script of the attention
-page reads it. Specification: https://www.w3.org/TR/png-3/.
+A private chunk (`loWB`) stores the low byte of each 16-bit weight. Image viewers ignore it; the attention page's script
+reads it. Specification: https://www.w3.org/TR/png-3/.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ LOW_BYTE_CHUNK = b"loWB"
 def encode_png(pixels: PixelArray, palette: bytes, alphas: bytes, low_bytes: PixelArray | None = None) -> bytes:
     """Return an indexed PNG of `pixels`, an array (height, width) of palette indices.
 
-    `palette` holds 256 colors of three bytes and `alphas` their opacities. `low_bytes` has the shape of `pixels` and is
-    stored in the private chunk.
+    `palette` holds 256 colors of three bytes and `alphas` their opacities. `low_bytes` has the same shape as `pixels`
+    and is stored in the private chunk.
     """
     height, width = pixels.shape
     chunks = [

@@ -23,10 +23,10 @@ WORD_COLUMNS = ("result", "verdict", "outcome")
 
 
 class SafeConsole(Console):
-    """A console that shows control characters of printed text as escapes. Its own colors and cursor moves remain."""
+    """A console that shows control characters in printed text as escapes. Its own colors and cursor moves are kept."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Return the segments of a renderable with escaped text."""
+        """Return a renderable's segments with escaped text."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else escape_control_characters(text), style, control)
 
@@ -47,7 +47,7 @@ def print_indented(text: str, indent: int = 2) -> None:
 
 
 def print_table(table: Table, *, max_rows: int | None = None) -> None:
-    """Print the title, rows and caption of a table.
+    """Print a table's title, rows and caption.
 
     If it is too wide, optional columns are dropped, then `Cell.short_text` is used, then numeric columns are wrapped.
     `max_rows` limits the rows.
@@ -79,7 +79,7 @@ def print_table(table: Table, *, max_rows: int | None = None) -> None:
 def build_rich_table(
     table: Table, columns: Sequence[Column] = (), max_rows: int | None = None, *, use_short_text: bool = False
 ) -> RichTable:
-    """Return the rich table of the given columns (default: all), with verdicts and results in color."""
+    """Return a rich table with the given columns (default: all), with verdicts and results in color."""
     rich_table = RichTable(box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
     rich_table.title = escape(table.title) or None
     columns = columns or table.columns

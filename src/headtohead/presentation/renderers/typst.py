@@ -39,7 +39,7 @@ TEXT_WIDTH = 476
 CHART_SCALE = 0.6
 """charts are designed for a screen of about 800 pixels"""
 MAX_IMAGE_WIDTH, IMAGE_GUTTER = 48, 6
-"""width and distance of small images, in points"""
+"""the width of small images and the distance between them, in points"""
 MAX_CHART_HEIGHT = 300
 """two charts with their captions fit on a page, so that a chart seldom leaves a gap on the page before it"""
 MEDIA_BOX_PATTERN = re.compile(rb"/MediaBox\s*\[\s*\S+\s+\S+\s+([\d.]+)\s+([\d.]+)")
@@ -194,8 +194,8 @@ TYPST_SYNTAX = MarkupSyntax(
 def _render_table(table: Table) -> str:
     """Return a numbered table with horizontal rules. Its header repeats on every page.
 
-    A table with many columns is split into several below each other, which all begin with the columns that
-    identify a row.
+    A table with many columns is split into several tables, one below the other, each of which begins with the columns
+    that identify a row.
     """
     groups = _group_columns(table)
     size = "8.5pt" if len(groups) == 1 and len(groups[0]) <= NORMAL_SIZE_COLUMNS else "6.8pt"
@@ -206,7 +206,7 @@ def _render_table(table: Table) -> str:
 
 
 def _group_columns(table: Table) -> list[list[int]]:
-    """Return the indices of the columns of each part of a table, without optional columns that have no values."""
+    """Return the column indices for each part of a table, without optional columns that have no values."""
     indices = [
         index
         for index, column in enumerate(table.columns)

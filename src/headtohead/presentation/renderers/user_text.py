@@ -1,6 +1,6 @@
 """Markdown written by users, rendered as HTML, typst or LaTeX. HTML inside it is shown as text, never interpreted.
 
-Formulas between dollar signs are shown as code: typst does not read the syntax of LaTeX.
+Formulas between dollar signs are shown as code: typst does not understand LaTeX syntax.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FORMULA_PATTERN = re.compile(r"\$\$([^$]+)\$\$|\$(?![\s$])([^$\n]*[^$\s])\$(?!\d
 
 @dataclass(frozen=True)
 class MarkupSyntax:
-    """How another language writes the elements of Markdown. Templates contain `{}` for their content."""
+    """How a target language expresses Markdown elements. Templates contain `{}` for their content."""
 
     escape: Callable[[str], str]
     """return text in which nothing is interpreted"""
@@ -28,7 +28,7 @@ class MarkupSyntax:
     """return inline code"""
     code_block: Callable[[str], str]
     templates: Mapping[str, str]
-    """templates of strong, em, paragraph, heading, blockquote, bullet_list, ordered_list and list_item"""
+    """templates for strong, em, paragraph, heading, blockquote, bullet_list, ordered_list and list_item"""
 
 
 @cache
@@ -55,12 +55,12 @@ def render_html(text: str) -> str:
 
 
 def render_markup(text: str, syntax: MarkupSyntax) -> str:
-    """Return Markdown in another language: paragraphs, headings, lists, quotes, code and emphasis."""
+    """Return Markdown in the target language: paragraphs, headings, lists, quotes, code and emphasis."""
     return _render_node(SyntaxTreeNode(_get_parser().parse(text)), syntax)
 
 
 def _render_node(node: SyntaxTreeNode, syntax: MarkupSyntax) -> str:
-    """Render a node of the Markdown syntax tree and its children."""
+    """Render a Markdown syntax tree node and its children."""
     match node.type:
         case "text":
             return syntax.escape(node.content)

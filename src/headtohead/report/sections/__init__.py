@@ -67,10 +67,10 @@ def build_sections(context: ReportContext) -> list[Section]:
 
 
 def build_tables(findings: Findings) -> list[Table]:
-    """Return every table of the report, in reading order."""
+    """Return every table in the report, in reading order."""
     return [table for section in build_sections(ReportContext(findings)) for table in section.tables]
 
 
 def build_charts(findings: Findings) -> list[Chart]:
-    """Return every chart of the report, in reading order."""
+    """Return every chart in the report, in reading order."""
     return [chart for section in build_sections(ReportContext(findings)) for chart in section.charts]

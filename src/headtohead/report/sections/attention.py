@@ -12,7 +12,7 @@ from headtohead.presentation.section import Block, Figure, HtmlBlock, Image, Ima
 from headtohead.report.context import ReportContext
 
 MAX_LABELLED_TOKENS = 10
-"""maps of longer texts have no token labels"""
+"""maps for longer texts have no token labels"""
 MAX_UNFOLDED_ROWS = 8
 HEADS_NOTE = (
     "Entropy: how widely a token attends; 0 bits means a single token. Induction: weight on the token that followed "
@@ -20,7 +20,7 @@ HEADS_NOTE = (
     "grows when the head is ablated. A head has no effect if that is certainly below 0.01 nats, 1 % of perplexity."
 )
 MAX_IMAGES_PER_ROW = 8
-"""small maps beside each other in a document"""
+"""small maps per row in a document"""
 MAPS_NOTE = (
     "Rows are query tokens, columns are key tokens; stronger colors mean more weight. The scale is the square root, so "
     "small weights look larger than they are."
@@ -28,7 +28,7 @@ MAPS_NOTE = (
 
 
 def build_heads_section(context: ReportContext) -> Section | None:
-    """Return chart and table of the measures of every attention head."""
+    """Return the chart and table of every attention head's measures."""
     table = build_heads_table(context.findings)
     if not table.rows:
         return None
@@ -56,7 +56,7 @@ def build_maps_section(context: ReportContext) -> Section | None:
 
 
 def _prepare_maps(variant: str, training_maps: thumbnails.TrainingMaps) -> dict[str, Any]:
-    """Return the template variables for the maps of one variant."""
+    """Return the template variables for one variant's maps."""
     tokens = training_maps.tokens[: thumbnails.MAX_TOKENS]
     num_heads = max((len(heads) for heads in training_maps.after.values()), default=1)
     return {
@@ -71,7 +71,7 @@ def _prepare_maps(variant: str, training_maps: thumbnails.TrainingMaps) -> dict[
 
 
 def _build_image_grid(prepared: dict[str, Any]) -> ImageGrid:
-    """Return the maps of one variant: layer by layer, the heads before training and then the heads after it."""
+    """Return one variant's maps: for each layer, the heads before training, then the heads after it."""
     layers = [
         [
             Image(head.png, f"{head.layer + 1}.{head.head + 1} {head.when}", head.words)

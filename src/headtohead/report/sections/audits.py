@@ -52,7 +52,7 @@ def _summarize_passed(audits: Sequence[CheckResult]) -> str:
 
 
 def count_statuses(audits: Iterable[CheckResult]) -> str:
-    """Return the number of audits of each status, such as "21 passed, 4 notes"."""
+    """Return the number of audits with each status, such as "21 passed, 4 notes"."""
     counts = Counter(map(get_audit_status, audits))
     return ", ".join(
         f"{counts[status]} {PLURAL_STATUSES.get(status, status) if counts[status] > 1 else status}"
@@ -127,7 +127,7 @@ def build_simple_baselines_table(findings: Findings) -> Table:
 
 
 def build_attribution_table(findings: Findings) -> Table:
-    """Return the number of lines of each text by label, for lines that also occur in a labeled file."""
+    """Return the number of lines in each text by label, for lines that also occur in a labeled file."""
     counts = findings.corpus.lines_by_label if findings.corpus else {}
     if not any(count for by_label in counts.values() for label, count in by_label.items() if label != "not traced"):
         counts = {}
@@ -149,7 +149,7 @@ def build_attribution_table(findings: Findings) -> Table:
 
 
 def build_corpus_table(findings: Findings) -> Table:
-    """Return rows, tokens and unknown tokens of every split."""
+    """Return every split's number of rows, tokens and out-of-vocabulary tokens."""
     corpus = findings.corpus
     columns = make_text_columns("split") + make_numeric_columns("rows", "tokens", format=number_format.format_count)
     columns += make_numeric_columns(unknown="unknown tokens", format=number_format.format_percentage)

@@ -20,7 +20,7 @@ def list_judged_comparisons(findings: Findings) -> list[ComparisonFindings]:
 
 
 def build_comparisons_section(context: ReportContext) -> Section | None:
-    """Return chart and verdicts of every comparison between variants."""
+    """Return the chart and verdicts for every comparison between variants."""
     findings = context.findings
     comparisons = list_judged_comparisons(findings)
     if not comparisons:
@@ -51,7 +51,7 @@ def build_comparison_charts(findings: Findings) -> list[Chart]:
 
 
 def build_comparison_table(findings: Findings) -> Table:
-    """Return a table of all verdicts of all comparisons."""
+    """Return a table of all verdicts in all comparisons."""
     metric = findings_view.get_metric(findings)
     comparisons = list_judged_comparisons(findings)
     columns = make_text_columns(comparison="comparison", variant="variant", against="baseline", verdict="verdict")

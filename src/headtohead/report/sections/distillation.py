@@ -1,4 +1,4 @@
-"""Sections on distillation: verdicts by ROUGE, scores and costs of teacher and students, summaries side by side."""
+"""Sections on distillation: ROUGE verdicts, teacher and student scores and costs, and summaries side by side."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headtohead.report.context import ReportContext
 
 
 def build_headline_section(context: ReportContext) -> Section | None:
-    """Return the verdicts by ROUGE-1 that answer the question of a distillation experiment."""
+    """Return the ROUGE-1 verdicts that answer a distillation experiment's question."""
     rows = distillation_tables.build_headline_verdicts(context.findings)
     if not rows:
         return None
@@ -26,7 +26,7 @@ def build_headline_section(context: ReportContext) -> Section | None:
 
 
 def build_distillation_section(context: ReportContext) -> Section | None:
-    """Return scores, costs, verdicts and sample summaries of teacher and students."""
+    """Return the scores, costs, verdicts and sample summaries for the teacher and its students."""
     findings = context.findings
     tables = {table.name: table for table in distillation_tables.build_tables(findings)}
     if not tables:

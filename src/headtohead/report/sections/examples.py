@@ -48,7 +48,7 @@ def build_confusion_tables(findings: Findings) -> list[Table]:
 
 
 def build_samples_section(context: ReportContext) -> Section | None:
-    """Return the samples of every variant by prompt, first seed first."""
+    """Return every variant's samples by prompt, first seed first."""
     samples = context.findings.samples
     prompts = dict.fromkeys(sample.prompt for rows in samples.values() for sample in rows)
     groups = []
@@ -72,7 +72,7 @@ def build_samples_section(context: ReportContext) -> Section | None:
 
 
 def build_samples_table(findings: Findings) -> Table:
-    """Return one row per seed, prompt and variant, so that variants with the same prompt and seed are neighbours."""
+    """Return one row per seed, prompt and variant, so that variants with the same prompt and seed are adjacent."""
     rows = [
         (sample.prompt, name, str(sample.seed), sample.text)
         for name in findings_view.list_variant_names(findings)
@@ -90,7 +90,7 @@ def build_probe_sentences_section(context: ReportContext) -> Section | None:
 
 
 def build_probe_sentences_table(findings: Findings) -> Table:
-    """Return the perplexity or predicted class of every probe sentence, by variant."""
+    """Return every probe sentence's perplexity or predicted class, by variant."""
     scores = findings.sentences
     texts = findings.experiment.probe.sentences if findings.experiment else {}
     columns = make_text_columns("sentence", "text", "variant", figure="perplexity or class")

@@ -58,7 +58,7 @@ def is_paired(pair: PairingRecord) -> bool:
 
 
 def build_changed_settings_table(findings: Findings) -> Table:
-    """Return one row per changed setting: value in the baseline and in the variant."""
+    """Return one row per changed setting: its value in the baseline and in the variant."""
     columns = make_text_columns("variant", "setting", "baseline", changed="variant", flag="flag")
     rows = []
     for name, pair in findings.pairing.items():
@@ -72,7 +72,7 @@ def build_changed_settings_table(findings: Findings) -> Table:
 
 
 def build_cost_table(findings: Findings) -> Table:
-    """Return parameters, time and memory of the baseline and of each paired variant, with the ratio to the baseline."""
+    """Return the parameters, time and memory of the baseline and each paired variant, with ratios to the baseline."""
     columns = make_text_columns("variant")
     pairs = list(findings.pairing.items())
     keys = [key for key in COST_FORMATTERS if any(getattr(pair, key) for _, pair in pairs)]

@@ -15,7 +15,7 @@ def build_claims_section(context: ReportContext) -> Section | None:
 
 
 def build_published_section(context: ReportContext) -> Section | None:
-    """Return published results beside ours."""
+    """Return published results alongside ours."""
     blocks = make_table_blocks(build_published_table(context.findings), layout="stack broken")
     comparisons = context.findings.published
     sources = ", ".join(dict.fromkeys(row.source for row in comparisons))

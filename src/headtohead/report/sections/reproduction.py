@@ -61,7 +61,7 @@ def build_reproduction_section(context: ReportContext) -> Section:
 
 @dataclass(frozen=True)
 class CodeFile:
-    """A file of user code that trials executed."""
+    """A user code file that trials executed."""
 
     name: str
     digest: str

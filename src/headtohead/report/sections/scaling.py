@@ -1,4 +1,4 @@
-"""Sections on scores and costs by context length, and by the numeric setting in which variants differ (`axis`)."""
+"""Sections on scores and costs by context length, and by the numeric setting that differs between variants (`axis`)."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ LengthT = TypeVar("LengthT", bound=LengthSummary | LengthCost)
 
 
 def build_context_length_section(context: ReportContext) -> Section | None:
-    """Return scores and costs at context lengths other than that of training."""
+    """Return scores and costs at context lengths other than the training length."""
     tables = build_context_length_table(context.findings), build_context_cost_table(context.findings)
     blocks = make_table_blocks(*tables)
     return Section("lengths", "Other context lengths", blocks, "Context lengths") if blocks else None
 
 
 def build_axis_section(context: ReportContext) -> Section | None:
-    """Return scores and costs by the numeric setting in which the variants differ."""
+    """Return scores and costs by the numeric setting that differs between variants."""
     blocks: list[Block] = make_table_blocks(build_axis_table(context.findings))
     if not blocks:
         return None
@@ -61,7 +61,7 @@ def _make_context_cell(metric: str, result: LengthSummary) -> Cell:
 
 
 def build_context_cost_table(findings: Findings) -> Table:
-    """Return time and memory of the layers by context length."""
+    """Return the layers' time and memory by context length."""
     caption = (
         "Forward and backward time of the layers per 1,000 tokens, and memory kept per token, in rows of this length. "
         "The output layer is excluded: its cost does not depend on the length."
@@ -94,7 +94,7 @@ def _build_length_table(
 
 
 def build_axis_table(findings: Findings) -> Table:
-    """Return results and costs by the numeric setting in which the variants differ."""
+    """Return results and costs by the numeric setting that differs between variants."""
     axis = findings.axis
     metric, splits = findings_view.get_metric(findings), findings_view.list_score_splits(findings)
     setting = axis.setting.rpartition(".")[2] if axis else ""
@@ -125,7 +125,7 @@ def _format_score_with_interval(metric: str, value: Any, interval: Any) -> str:
 
 
 def _get_variant_cost(findings: Findings, variant: str) -> tuple[float | None, float | None]:
-    """Return seconds per step and number of parameters of a variant. Each pair lists the baseline first."""
+    """Return a variant's seconds per step and number of parameters. Each pair lists the baseline first."""
     pairs = findings.pairing
     side, pair = (1, pairs[variant]) if variant in pairs else (0, next(iter(pairs.values()), None))
     if pair is None:

@@ -1,4 +1,4 @@
-"""Sections on scores by variant and evaluation set: mean and standard deviation, and the score of every seed."""
+"""Sections on scores by variant and evaluation set: the mean and standard deviation, and every seed's score."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headtohead.report.paired_chart import build_paired_score_chart
 
 
 def build_scores_section(context: ReportContext) -> Section | None:
-    """Return the mean scores, the paired scores as a chart, and the scores of every seed."""
+    """Return the mean scores, a chart of paired scores, and every seed's scores."""
     pairs = findings_view.pair_scores_by_seed(context.findings)
     blocks: list[Block] = []
     if (table := build_scores_table(context.findings)).rows:
@@ -33,13 +33,13 @@ def build_scores_section(context: ReportContext) -> Section | None:
 
 
 def _get_scores(findings: Findings, variant: str, split: str) -> dict[int, float]:
-    """Return the finite scores of a variant on a split, by seed."""
+    """Return a variant's finite scores on a split, by seed."""
     pairs = findings.scores.get(variant, {}).get(split, [])
     return {seed: score for seed, score in pairs if number_format.is_finite_number(score)}
 
 
 def build_scores_table(findings: Findings) -> Table:
-    """Return mean and standard deviation of each variant and evaluation set, transposed if that needs fewer columns."""
+    """Return the mean and standard deviation per variant and evaluation set, transposed if that needs fewer columns."""
     metric = findings_view.get_metric(findings)
     splits = findings_view.list_score_splits(findings)
     variants = [name for name in findings_view.list_variant_names(findings) if name in findings.scores]

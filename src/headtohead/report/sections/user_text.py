@@ -1,4 +1,4 @@
-"""Place the user's own text, the `[[text]]` blocks of an experiment file, among the sections of a report."""
+"""Place the user's own text, the `[[text]]` blocks in an experiment file, among a report's sections."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def place_texts(sections: Sequence[Section], texts: Sequence[ReportText]) -> lis
         else:
             section = placed[index]
             blocks = [block, *section.blocks] if text.position == "before" else [*section.blocks, block]
-            # Text of the user is always shown, so the section is no longer replaced by its summary.
+            # The user's text is always shown, so the section is no longer replaced with its summary.
             placed[index] = replace(section, blocks=blocks, summary="")
     return placed
 

@@ -75,7 +75,7 @@ def build_verdicts_section(context: ReportContext) -> Section:
 
 
 def prepare_verdict(verdict: Verdict, metric: str) -> VerdictCard:
-    """Return a verdict with its symbol and a note on noise and sensitivity."""
+    """Return a verdict with its symbol and a note about noise and sensitivity."""
     notes = []
     if verdict.dominant_noise_source in ("seeds", "documents"):
         notes.append(f"dominant noise source: {verdict.dominant_noise_source}")
@@ -106,7 +106,7 @@ def split_paragraphs(text: str) -> list[str]:
 
 
 def build_verdicts_table(context: ReportContext) -> Table:
-    """Return one row per verdict: outcome, means, effect and interval."""
+    """Return one row per verdict: its outcome, means, effect and interval."""
     verdicts = context.findings.verdicts
     caption = (
         f"Based on {context.describe_primary_metric()}. The interval decides; it is for new seeds and new text of this "
@@ -124,7 +124,7 @@ def build_verdicts_table(context: ReportContext) -> Table:
 
 
 def _format_confidences(verdicts: Sequence[Verdict]) -> str:
-    """Return the confidence of the intervals, from the lowest to the highest if they differ."""
+    """Return the intervals' confidence level, as a range from lowest to highest if they differ."""
     levels = sorted({verdict.adjusted_confidence for verdict in verdicts})
     return " to ".join(dict.fromkeys(f"{100 * level:.4g} %" for level in (levels[0], levels[-1])))
 
@@ -153,7 +153,7 @@ def build_precision_table(context: ReportContext) -> Table:
 
 
 def _make_precision_row(verdict: Verdict, metric: str) -> list[Any]:
-    """Return the cells of one verdict in the table of precision."""
+    """Return one verdict's cells in the precision table."""
     seed_interval = verdict.seed_interval
     decimals = number_format.choose_decimals(metric, verdict.interval)
     additional_data = [(verdict.additional_seeds, "seeds"), (verdict.additional_documents, "documents")]
@@ -173,7 +173,7 @@ def _make_precision_row(verdict: Verdict, metric: str) -> list[Any]:
 
 
 def make_effect_cells(row: Verdict, metric: str, *, with_means: bool = True) -> list[Cell]:
-    """Return baseline mean, variant mean, change and interval of a verdict."""
+    """Return a verdict's baseline mean, variant mean, change and interval."""
     interval = row.interval
     decimals = number_format.choose_decimals(metric, interval)
     means = [Cell(number_format.format_score(metric, mean), mean) for mean in (row.baseline_mean, row.variant_mean)]

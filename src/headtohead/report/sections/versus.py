@@ -1,4 +1,4 @@
-"""Sections of a comparison of commands: what changed, what can be seen from outside, and noise."""
+"""Sections for a comparison of commands: what changed, what can be observed from outside, and noise."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headtohead.report.context import ReportContext
 
 
 def build_commands_section(context: ReportContext) -> Section | None:
-    """Return the commands of all variants and the differences between their revisions."""
+    """Return all variants' commands and the differences between their revisions."""
     versus = context.findings.versus
     if versus is None:
         return None

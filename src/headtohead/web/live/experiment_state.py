@@ -1,4 +1,4 @@
-"""The state of an experiment, read from its files: trial status, curves so far, verdicts and audits.
+"""An experiment's state, read from its files: trial status, curves so far, verdicts and audits.
 
 A reader reads only what has changed, such as the appended lines of metrics.jsonl. It needs no torch, and ignores
 incomplete and invalid files.
@@ -30,7 +30,7 @@ from headtohead.web.experiment_folders import find_readable_file, is_inside
 MAX_TRIALS = 500
 MAX_METRICS_BYTES = 8 << 20
 MAX_METRICS_LINES = 20_000
-"""limits of each metrics.jsonl; later lines are not shown"""
+"""limits for each metrics.jsonl; later lines are not shown"""
 MAX_SHOWN_ROWS = 500
 """verdicts and warnings on a page; the report shows all"""
 MAX_CURVE_POINTS = 60
@@ -86,7 +86,7 @@ class ExperimentState:
 
     @property
     def summary(self) -> str:
-        """Return one line on state and progress."""
+        """Return one line about the state and progress."""
         if not self.trials:
             return self.message or self.state
         counts = {state: sum(t.state == state for t in self.trials) for state in ("running", "failed", "stopped")}
@@ -99,7 +99,7 @@ class ExperimentState:
 
 @dataclass
 class MetricsTail:
-    """A growing metrics.jsonl of which only the appended lines are read. Invalid lines are skipped."""
+    """Reads only the newly appended lines of a growing metrics.jsonl. Invalid lines are skipped."""
 
     path: Path
     size: int = 0
@@ -199,7 +199,7 @@ class ExperimentReader:
         }
 
     def audits(self) -> dict[str, list[CheckResult]]:
-        """Return the audits so far: of the data, and of the first trained model of each variant."""
+        """Return the audits so far: of the data, and of each variant's first trained model."""
         experiment = self.experiment()
         corpus = self._read_record(self.folder / "corpus.json", schemas.CorpusFile)
         audits = {"the data": corpus.audits} if corpus else {}
@@ -220,7 +220,7 @@ class ExperimentReader:
         return written > 0 and all(_get_stat(path)[0] <= written for path in results)
 
     def _read_comparison_state(self, config: VersusConfig) -> ExperimentState:
-        """Return the state of a comparison of commands: ended runs with their curves, and those that wait."""
+        """Return the state of a comparison of commands: finished runs with their curves, and waiting ones."""
         is_running = training_process.is_locked(self.folder)
         curves: JsonDict = {}
         trials = []
@@ -260,7 +260,7 @@ class ExperimentReader:
         return trial
 
     def _read_trial_metrics(self, trial: TrialProgress, experiment: Experiment, curves: JsonDict) -> None:
-        """Set step and score of the last evaluation, and add the curves of the trial."""
+        """Set the last evaluation's step and score, and add the trial's curves."""
         if trial.state == "waiting":
             return
         folder, metric = self.runs.run(trial.variant, trial.seed).folder, experiment.primary.metric
@@ -284,7 +284,7 @@ class ExperimentReader:
     def _derive_status(
         self, trials: list[TrialProgress], is_training: bool, *, has_adaptive_seeds: bool
     ) -> ExperimentStatus:
-        """Return the state of the experiment from the states of its trials."""
+        """Derive the experiment's state from its trials' states."""
         if is_training:
             return "running"
         states = {trial.state for trial in trials}
@@ -296,7 +296,7 @@ class ExperimentReader:
         return "finished" if is_settled else "stopped"
 
     def _read_record(self, path: Path, schema: type[RecordT]) -> RecordT | None:
-        """Return a file of the experiment, reread if it has changed, or None if it is missing or invalid."""
+        """Return an experiment file, reread if it has changed, or None if it is missing or invalid."""
         modified = _get_stat(path)[0]
         if path not in self._records or self._records[path][0] != modified:
             record = None
@@ -308,7 +308,7 @@ class ExperimentReader:
 
 
 def _get_stat(path: Path) -> tuple[int, int]:
-    """Return modification time in nanoseconds and size of a file of an experiment; zeros if there is none."""
+    """Return a file's modification time in nanoseconds and its size; zeros if it does not exist."""
     try:
         stat = path.stat()
     except OSError:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NICENESS = 10
 IDLE_TIMEOUT_SECONDS = 120.0
 RESPONSE_TIMEOUT_SECONDS = 300.0
-"""generous, because beside training on every core the process waits most of the time"""
+"""generous, because the process mostly waits while training runs on every core"""
 JsonDict = dict[str, Any]
 
 
@@ -91,7 +91,7 @@ def _compute_interim_findings(experiment_folder: Path) -> Findings:
 def _render_learning_curves(findings: Findings, name_suffix: str) -> JsonDict | None:
     """Return the rendered learning curves, or None without curves.
 
-    The suffix keeps element ids apart from those of another chart of curves on the same page.
+    The suffix distinguishes element ids from those of a second curve chart on the same page.
     """
     from headtohead.presentation.renderers.html import render_chart
     from headtohead.report.curve_charts import build_learning_curves

@@ -1,9 +1,9 @@
 """Server-sent events: one watcher per open experiment, shared by all clients.
 
 The page has regions (trials, curves, verdicts, ...). A watcher polls the files about once a second, renders a region
-when it has changed, and wakes the clients. A client only remembers the versions it was sent: a slow one gets the latest
-when it is ready, and nothing is queued for it. Polling and rendering slow down with their own cost, not with the number
-of clients.
+when it has changed, and wakes the clients. Each client only tracks which versions it was sent: a slow one gets the
+latest when it is ready, and nothing is queued for it. Polling and rendering slow down with their own cost, not with the
+number of clients.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class ExperimentWatcher:
                 await self.update()
                 await asyncio.sleep(max(POLL_SECONDS, COOLDOWN_FACTOR * (time.process_time() - start)))
         finally:
-            self._notify_clients()  # so that an exception is raised in the stream of each client
+            self._notify_clients()  # so that an exception is raised in each client's stream
 
     async def update(self) -> ExperimentState:
         """Read the state and update the regions that changed."""
@@ -209,7 +209,7 @@ class WatcherRegistry:
         self._by_name: dict[str, ExperimentWatcher] = {}
 
     def get_watcher(self, name: str) -> ExperimentWatcher:
-        """Return the watcher of an experiment. Of those without clients, the oldest are discarded."""
+        """Return an experiment's watcher. The oldest watchers without clients are discarded."""
         idle = [idle_name for idle_name, watcher in self._by_name.items() if watcher.clients == 0 and idle_name != name]
         for idle_name in idle[: max(0, len(idle) - MAX_IDLE_WATCHERS)]:
             del self._by_name[idle_name]

@@ -1,1 +1,1 @@
-"""Models of the web app, loaded in one child process."""
+"""The web app's models, loaded in one child process."""

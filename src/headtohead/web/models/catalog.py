@@ -37,7 +37,7 @@ class CatalogEntry:
     is_run: bool
     can_generate: bool
     checkpoints: tuple[tuple[str, str], ...] = ()
-    """key and label of each checkpoint of a run, from before to after training"""
+    """key and label of each checkpoint in a run, from before to after training"""
 
     @property
     def name(self) -> str:
@@ -102,7 +102,7 @@ class ModelCatalog:
         raise NameNotFoundError("no such model")
 
     def _list_saved_runs(self, folder: Path) -> list[tuple[str, int]]:
-        """Return variant and seed of every run with a saved model, baseline first."""
+        """Return the variant and seed of every run with a saved model, baseline first."""
         runs = []
         for variant in _list_subfolder_names(folder):
             for seed in _list_subfolder_names(folder / variant):
@@ -124,7 +124,7 @@ class ModelCatalog:
         )
 
     def _build_run_entry(self, experiment_name: str, folder: Path, variant: str, seed: int) -> CatalogEntry:
-        """Return the catalog entry of a trained model."""
+        """Return a trained model's catalog entry."""
         run = folder / variant / f"seed-{seed}"
         experiment = ExperimentReader(self.folders.root, experiment_name).experiment()
         can_generate = experiment is not None and experiment.spec.target.is_causal
@@ -132,7 +132,7 @@ class ModelCatalog:
         return CatalogEntry(key, experiment_name, label, str(run), True, can_generate, self._list_checkpoints(run))
 
     def _list_checkpoints(self, run_folder: Path) -> tuple[tuple[str, str], ...]:
-        """Return the checkpoints of a run with descriptions, from before to after training."""
+        """Return a run's checkpoints with descriptions, from before to after training."""
         checkpoints = []
         for name in _list_subfolder_names(run_folder):
             step = re.fullmatch("checkpoint-([0-9]{1,12})", name)
@@ -160,7 +160,7 @@ def _build_package_entry(name: str, can_generate: bool) -> CatalogEntry:
 
 
 def _derive_model_title(location: str) -> str:
-    """Return the last part of a location as title."""
+    """Return the last part of a location as the title."""
     return location.rstrip("/").rpartition("/")[2] or location
 
 

@@ -29,14 +29,14 @@ JsonDict = dict[str, Any]
 
 @dataclass(frozen=True)
 class ProcessTimeouts:
-    """Time limits of the model process, in seconds."""
+    """Time limits for the model process, in seconds."""
 
     idle: float = 600.0
     """idle time after which the process exits"""
     step: float = 60.0
-    """CPU time of one step, such as a token"""
+    """CPU time for one step, such as a token"""
     request_cpu_seconds: float = 180.0
-    """CPU time of one request"""
+    """CPU time for one request"""
     unresponsive_seconds: float = 300.0
     """time without a response after which the process is considered dead"""
 

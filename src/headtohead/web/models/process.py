@@ -90,7 +90,7 @@ class RequestScheduler:
             raise ComputeLimitError
 
     def _advance_request(self, request: ActiveRequest) -> None:
-        """Compute and send the next response of a request; queue the request again unless it is complete."""
+        """Compute and send a request's next response; queue the request again unless it is complete."""
         try:
             response = None if request.number in self.cancelled_ids else self._step(request)
         except RequestCancelledError:

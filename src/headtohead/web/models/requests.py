@@ -1,4 +1,4 @@
-"""Request handlers of the model process: attention maps, next-token logits, and side-by-side generation.
+"""Request handlers in the model process: attention maps, next-token logits, and side-by-side generation.
 
 Each handler is a generator of responses. Recently used models stay loaded, within a memory limit."""
 
@@ -103,7 +103,7 @@ def _compute_cache_key_and_size(load_request: JsonDict) -> tuple[tuple[str, str,
 
 
 def _load_model(load_request: JsonDict) -> ModelBundle:
-    """Load a pretrained model, or a checkpoint of a run."""
+    """Load a pretrained model, or a checkpoint from a run."""
     if not load_request["run"]:
         return load_pretrained(load_request["place"])
     folder, checkpoint = Path(load_request["place"]), load_request["checkpoint"]
@@ -127,7 +127,7 @@ def dispatch_request(request: JsonDict) -> Iterator[JsonDict]:
 
 
 def compute_attention_maps(request: JsonDict) -> Iterator[JsonDict]:
-    """Yield the maps of one model, or of two and their difference, as HTML and as data."""
+    """Yield one model's maps, or two models' maps and their difference, as HTML and as data."""
     with ExitStack() as stack:
         models = [stack.enter_context(MODEL_CACHE.acquire(model)) for model in request["models"]]
         for model in models:
@@ -139,7 +139,7 @@ def compute_attention_maps(request: JsonDict) -> Iterator[JsonDict]:
 
 @torch.no_grad()
 def _check_attention_size(bundle: ModelBundle, text: str) -> None:
-    """Raise RequestError if the attention maps of the text would hold too many weights."""
+    """Raise RequestError if the text's attention maps would hold too many weights."""
     ids = bundle.tokenizer.encode(text)[: bundle.model.context]
     if len(ids) < 2:
         return
@@ -153,7 +153,7 @@ def _check_attention_size(bundle: ModelBundle, text: str) -> None:
 def compute_next_token_logits(request: JsonDict) -> Iterator[JsonDict]:
     """Yield the logits of the most likely next tokens and the total weight of all others.
 
-    From these the browser computes which tokens any temperature, k and p would keep.
+    From these, the browser computes which tokens any given temperature, k and p would keep.
     """
     with MODEL_CACHE.acquire(request["model"]) as bundle:
         model, tokenizer = resolve_decoder(bundle)
@@ -190,7 +190,7 @@ def _compute_logsumexp(logits: torch.Tensor) -> float | None:
 
 
 def generate_side_by_side(request: JsonDict) -> Iterator[JsonDict]:
-    """Yield tokens of every model with every strategy, one of each in turn."""
+    """Yield tokens from every model with every strategy, one from each in turn."""
     strategies = parse_strategies(",".join(request["strategies"]))
     for strategy in strategies.values():
         _check_strategy_limits(strategy)
@@ -223,7 +223,7 @@ def generate_side_by_side(request: JsonDict) -> Iterator[JsonDict]:
 def _stream_generation(
     column_index: int, bundle: ModelBundle, strategy: Strategy, request: JsonDict
 ) -> Iterator[JsonDict]:
-    """Yield one event per generated token of one column, or an error event."""
+    """Yield one event per token generated for one column, or an error event."""
     options = {
         "max_new_tokens": request["max_new_tokens"],
         "seed": request["seed"],
@@ -244,7 +244,7 @@ def _stream_generation(
 
 
 def _check_strategy_limits(strategy: Strategy) -> None:
-    """Raise RequestError if a decoding strategy exceeds the limits of the web app."""
+    """Raise RequestError if a decoding strategy exceeds the web app's limits."""
     limits: Sequence[tuple[str, str, int]] = (
         ("beam", "beams", MAX_BEAMS),
         ("contrastive", "k", MAX_CONTRASTIVE_CANDIDATES),

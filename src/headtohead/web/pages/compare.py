@@ -82,7 +82,7 @@ async def _read_compared_experiment(context: AppContext, name: str, chart_suffix
 
 
 def _list_settings(experiment: Experiment | None) -> JsonDict:
-    """Return the settings by dotted name, with one entry for all changes of a variant."""
+    """Return the settings by dotted name, with one entry for all of a variant's changes."""
     if experiment is None:
         return {}
     settings = flatten_settings(experiment.model_dump(mode="json", include=COMPARED_FIELDS))
@@ -110,7 +110,7 @@ def build_differences_table(first: ComparedExperiment, second: ComparedExperimen
 
 
 def list_incomparabilities(first: ComparedExperiment, second: ComparedExperiment) -> list[str]:
-    """Return why the scores of two experiments cannot be compared; empty if data, metric and baseline are the same."""
+    """Return why two experiments' scores cannot be compared; empty if data, metric and baseline are the same."""
     if first.experiment is None or second.experiment is None:
         return ["settings that cannot be read"]
     reasons = [] if first.corpus_digest == second.corpus_digest != "" else ["the data"]

@@ -125,7 +125,7 @@ def design_identity(body: DesignRequest) -> dict[str, Any]:
 
 
 def _compute_design(operation: str, body: DesignRequest, **options: Any) -> dict[str, Any]:
-    """Return the solution as plain data, with heading and summary."""
+    """Return the solution as plain data, with a heading and a summary."""
     from headtohead.key_design import solve  # imports numpy and scipy, which the server does not need to start
 
     solvers: dict[str, Callable[..., DesignResult]] = {

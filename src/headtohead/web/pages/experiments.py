@@ -1,4 +1,4 @@
-"""The list of experiments, the page of an experiment, and its actions."""
+"""The experiment list, an experiment's page, and its actions."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def _compute_sha256_base64(path: Path) -> str:
 
 
 async def parse_form(request: Request) -> dict[str, str]:
-    """Return the fields of a submitted form."""
+    """Return a submitted form's fields."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in ("application/x-www-form-urlencoded", ""):
         raise HTTPException(415, "forms must be sent as application/x-www-form-urlencoded")
