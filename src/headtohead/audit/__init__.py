@@ -1,1 +1,1 @@
-"""Checks of models, data and parts that decide whether a score can be trusted."""
+"""Model, data and part checks that determine whether a score can be trusted."""

@@ -1,4 +1,4 @@
-"""Refuse user code that breaks a comparison before it starts: weights that are not registered, a forward pass that
+"""Reject user code that would invalidate a comparison before it starts: unregistered weights, a forward pass that
 overwrites its input or returns probabilities, and changes to torch itself.
 """
 
@@ -53,7 +53,7 @@ def check_model_code(model: nn.Module, batch: Batch) -> None:
 
 
 def _iter_unregistered_weights(network: nn.Module) -> Iterator[str]:
-    """Yield a description of trainable weights that are kept in plain attributes, lists or dictionaries."""
+    """Yield a description of each trainable weight that is stored in a plain attribute, list or dictionary."""
     registered = {id(parameter) for parameter in network.parameters()}
     for prefix, module in network.named_modules():
         for name, value in vars(module).items():
@@ -70,7 +70,7 @@ def _iter_unregistered_weights(network: nn.Module) -> Iterator[str]:
 
 
 def _are_probabilities(logits: Tensor) -> bool:
-    """Return whether every prediction is nonnegative and sums to 1."""
+    """Return whether the values are nonnegative and sum to 1 for every prediction."""
     sums = logits.double().sum(-1)
     return bool((logits >= 0).all()) and bool(((sums - 1).abs() <= PROBABILITY_TOLERANCE).all())
 

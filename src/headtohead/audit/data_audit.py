@@ -33,7 +33,7 @@ def audit_data(
     encoded_splits: Mapping[str, EncodedSplit] | None = None,
     use: DataUse = DEFAULT_USE,
 ) -> list[CheckResult]:
-    """Audit a corpus and, with a tokenizer, its vocabulary.
+    """Audit a corpus and, if a tokenizer is given, its vocabulary.
 
     `encoded_splits` avoids tokenizing the splits again. `use` describes how an experiment uses the corpus.
     """
@@ -55,7 +55,7 @@ def audit_data(
 def _count_tokens(
     split: Split, tokenizer: TokenizerProtocol, encoded_splits: Mapping[str, EncodedSplit]
 ) -> NDArray[np.int64]:
-    """Count each token of the vocabulary in a split, for the data audit."""
+    """Count how often each vocabulary token occurs in a split."""
     if split.name in encoded_splits:
         counts: NDArray[np.int64] = count_tokens(encoded_splits[split.name], tokenizer.vocab_size).numpy()
         return counts

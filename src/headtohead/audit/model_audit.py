@@ -54,7 +54,7 @@ def audit_model(
     audit_training_mode: bool = True,
     seed: int = 0,
 ) -> list[CheckResult]:
-    """Audit a copy of any model: composed of parts, pretrained, custom, or a bare nn.Module.
+    """Audit a copy of any model: one composed of parts, a pretrained or custom model, or a bare nn.Module.
 
     Args:
         model: The model; it is not modified.
@@ -63,7 +63,7 @@ def audit_model(
         context: Context length in tokens.
         num_classes: Number of classes; required for classifiers.
         pad_id: Padding token, for networks that recognise padding by its token.
-        input_ids: Token ids to run the model on, (batch, length); random ones by default.
+        input_ids: Token ids to run the model on, shape (batch, length); random by default.
         audit_training_mode: Check causality and batch independence in training mode as well.
         seed: Seed for all random draws.
     """

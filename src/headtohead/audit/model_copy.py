@@ -15,7 +15,7 @@ from headtohead.nn.custom_model import CustomModel
 
 
 class ModuleAdapter(CustomModel):
-    """Give any `nn.Module` that maps token ids to logits the interface of our models."""
+    """Adapts any `nn.Module` that maps token ids to logits to this package's model interface."""
 
     def __init__(self, module: nn.Module, vocab_size: int, num_classes: int | None, context: int) -> None:
         nn.Module.__init__(self)
@@ -32,7 +32,7 @@ def adapt_module(model: nn.Module, vocab_size: int, num_classes: int | None, con
 
 
 def find_supported_arguments(model: nn.Module) -> frozenset[str]:
-    """Return the optional arguments of the protocol that the model implements."""
+    """Return the optional protocol arguments that the model supports."""
     is_custom = isinstance(model, CustomModel)
     names = {"attention_mask"} if is_custom else {"attention_mask", "output_attentions", "attn_implementation"}
     forward = model.inner.forward if isinstance(model, CustomModel) else model.forward
@@ -40,7 +40,7 @@ def find_supported_arguments(model: nn.Module) -> frozenset[str]:
 
 
 def copy_model(model: nn.Module) -> nn.Module:
-    """Return a deep copy. Non-leaf tensors kept in modules, such as attention weights for a plot, are detached."""
+    """Return a deep copy. Non-leaf tensors stored in modules, such as attention weights for plots, are detached."""
     memo: dict[int, Any] = {}
     for module in model.modules():
         for value in vars(module).values():

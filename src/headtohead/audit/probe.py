@@ -54,10 +54,10 @@ class ModelProbe:
     Args:
         model: The model to copy.
         target: What the model predicts.
-        vocab_size, context: Vocabulary size and context length of the model.
+        vocab_size, context: The model's vocabulary size and context length.
         num_classes: Number of classes; required for classifiers.
         pad_id: Padding token, which is never used as content.
-        input_ids: Token ids to run the model on, (batch, length); random ones if None.
+        input_ids: Token ids to run the model on, shape (batch, length); random if None.
         audit_training_mode: Also check training mode.
         seed: Seed for all random draws.
         perturb_if_insensitive: Perturb the weights if the output does not depend on the input, since zero weights hide
@@ -95,7 +95,7 @@ class ModelProbe:
         if self._num_content_tokens < 2:
             raise ModelError(f"vocab_size must leave at least 2 tokens besides padding, got {vocab_size}")
         self.model = copy_model(adapt_module(model, vocab_size, num_classes if target.is_class else None, context))
-        # Inputs: as long as the cost of one pass allows, and long enough for blocked attention.
+        # Inputs: as long as the cost of a forward pass allows, and long enough for blocked attention.
         self.supported_arguments = find_supported_arguments(self.model)
         self.num_parameters = sum(parameter.numel() for parameter in self.model.parameters())
         affordable_length = MAX_PARAMETER_TOKENS // (NUM_ROWS * max(1, self.num_parameters))
@@ -120,11 +120,11 @@ class ModelProbe:
         return self.vocab_size - (self.pad_id is not None)
 
     def _index_to_token(self, index: Tensor) -> Tensor:
-        """Return the token with this index among all tokens but padding."""
+        """Return the token with this index among all non-padding tokens."""
         return index if self.pad_id is None else index + (index >= self.pad_id).long()
 
     def _token_to_index(self, input_ids: Tensor) -> Tensor:
-        """Return the index of each token among all tokens but padding."""
+        """Return each token's index among all non-padding tokens."""
         return input_ids if self.pad_id is None else input_ids - (input_ids > self.pad_id).long()
 
     def _draw_integers(self, low: int, high: int, shape: tuple[int, ...], draw_index: int) -> Tensor:
@@ -137,7 +137,7 @@ class ModelProbe:
         return next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
 
     def _build_input_ids(self, input_ids: Tensor | None, length: int) -> InputIds:
-        """Return NUM_ROWS rows of at most `length` tokens: the given ones, completed with random rows."""
+        """Return NUM_ROWS rows of at most `length` tokens: the given rows, followed by random ones as needed."""
         if input_ids is None or input_ids.shape[1] < 2:
             return self._index_to_token(self._draw_integers(0, self._num_content_tokens, (NUM_ROWS, length), 0))
         low, high = int(input_ids.min()), int(input_ids.max())
@@ -149,16 +149,16 @@ class ModelProbe:
 
     @property
     def fill_token(self) -> int:
-        """Return the token to pad with."""
+        """Return the token used for padding."""
         return 0 if self.pad_id is None else self.pad_id
 
     def replace_tokens(self, input_ids: InputIds, draw_index: int = 0) -> InputIds:
-        """Return a different token at every position, never padding."""
+        """Return the input with a different, non-padding token at every position."""
         offsets = self._draw_integers(1, self._num_content_tokens, tuple(input_ids.shape), 2 + draw_index)
         return self._index_to_token((self._token_to_index(input_ids) + offsets) % self._num_content_tokens)
 
     def replace_tokens_from(self, input_ids: InputIds, start: int, draw_index: int = 0) -> InputIds:
-        """Return the input with a different token at every position from `start` on."""
+        """Return the input with a different token at every position from `start` onwards."""
         return torch.cat((input_ids[:, :start], self.replace_tokens(input_ids[:, start:], draw_index)), dim=1)
 
     # ---- passes
@@ -188,7 +188,7 @@ class ModelProbe:
         return output
 
     def compute_logits(self, input_ids: InputIds, attention_mask: PaddingMask | None = None, **kwargs: Any) -> Tensor:
-        """Return the logits of one pass without gradients; arguments as in `run_forward`."""
+        """Return the logits of one pass without gradients. The arguments are those of `run_forward`."""
         with torch.no_grad():
             return self.run_forward(input_ids, attention_mask, **kwargs).logits
 
@@ -250,18 +250,18 @@ class ModelProbe:
                 hook.remove()
 
     def _compute_weighted_sum(self, outputs: Tensor) -> Tensor:
-        """Return a sum with random weights, so that no two outputs cancel by chance."""
+        """Return a randomly weighted sum, so that outputs do not cancel each other by chance."""
         generator = torch.Generator().manual_seed(self.seed)
         position_weights, class_weights = (
             torch.randn(size, generator=generator).to(outputs) for size in (outputs.shape[:-1], outputs.shape[-1:])
         )
         return (outputs * (position_weights[..., None] * class_weights)).sum()
 
-    # ---- properties of the model
+    # ---- model properties
 
     @property
     def setup_description(self) -> str:
-        """Return the precision and state of the copy, which ends the description of every procedure."""
+        """Return a phrase on the copy's precision and state, which ends every procedure description."""
         dtype = "float64" if self.dtype == torch.float64 else "float32 (float64 is not supported by the model)"
         perturbed = "; all weights were perturbed, since the output did not depend on the input"
         return f"in {dtype} on a copy{perturbed if self.is_perturbed else ''}"
@@ -286,7 +286,7 @@ class ModelProbe:
         return all(repeat.is_within_tolerance for repeat in repeats)
 
     def can_compare_shapes(self, *, training: bool = False) -> bool:
-        """Return whether passes of different shapes are comparable. Random draws may depend on the shape."""
+        """Return whether passes with different shapes are comparable. Random draws may depend on the shape."""
         return self.is_strict or self.is_deterministic(training=training)
 
     def measure_repeat(self, *, draw_index: int, training: bool = False) -> Difference:
@@ -316,7 +316,7 @@ class ModelProbe:
         raise ModelError(f"a forward pass over input_ids of shape ({NUM_ROWS}, {self.length}) fails: {error_message}")
 
     def _is_input_insensitive(self) -> bool:
-        """Return whether the output does not depend on other tokens of the input.
+        """Return whether the output is independent of the other tokens in the input.
 
         This happens if an output layer or a gate is initialised to zero.
         """
@@ -335,13 +335,13 @@ class ModelProbe:
         return True
 
     def copy_without_buffer_restore(self) -> ModelProbe:
-        """Return a probe of the same model whose buffers can be modified between passes."""
+        """Return a probe of the same model that does not restore buffers, so they can be modified between passes."""
         probe = copy.copy(self)
         probe._initial_buffers = []
         return probe
 
     def copy_with_perturbed_weights(self) -> ModelProbe:
-        """Return a probe of a copy of the model whose weights have noise added."""
+        """Return a probe of a copy of the model with noise added to its weights."""
         probe = copy.copy(self)
         probe.model = copy.deepcopy(self.model)
         probe._repeat_differences, probe.is_perturbed = {}, probe._perturb_weights()
@@ -349,7 +349,7 @@ class ModelProbe:
 
 
 def find_blocked_attention_length(model: nn.Module) -> int:
-    """Return a length at which windows use the blocked attention implementation; 0 for models without windows."""
+    """Return a length at which windowed attention uses the blocked implementation; 0 for models without windows."""
     window_sizes = [module.window_size for module in model.modules() if isinstance(module, Pattern)]
     distances = [
         distance

@@ -12,7 +12,7 @@ from pydantic import ConfigDict
 class CheckResult:
     """The result of one check of a model, a part or a corpus."""
 
-    __pydantic_config__ = ConfigDict(strict=False)  # strict would refuse objects read from JSON
+    __pydantic_config__ = ConfigDict(strict=False)  # strict mode would reject objects read from JSON
     name: str
     passed: bool | None
     """None if the check does not apply or is inconclusive"""
@@ -55,7 +55,7 @@ def build_not_applicable(check: str, reason: str) -> CheckResult:
 
 
 def build_inconclusive(check: str) -> CheckResult:
-    """Return the result for a nondeterministic model, whose noise cannot be told from a violation."""
+    """Return the result for a nondeterministic model, whose noise cannot be distinguished from a violation."""
     return build_not_applicable(check, "inconclusive: repeated passes over the same input differ")
 
 
@@ -66,5 +66,5 @@ def list_blocking_reasons(results: Iterable[CheckResult]) -> list[str]:
 
 
 def format_blocking_reasons(results: Iterable[CheckResult]) -> str:
-    """Return the blocking reasons as one text."""
+    """Return the blocking reasons as a single string."""
     return ", ".join(list_blocking_reasons(results))

@@ -73,7 +73,10 @@ def check_batches(probe: ScoringProbe) -> CheckResult:
 
 
 def _measure_with_other_neighbours(probe: ScoringProbe) -> Tensor:
-    """Return the changes if every other row of each batch is replaced; noise depends on the place in a batch."""
+    """Return the changes when every second row of each batch is replaced.
+
+    Rows keep their place in the batch, because the noise depends on it.
+    """
     changes = []
     for batch in probe.batches:
         expected = probe.score(batch)
@@ -159,7 +162,7 @@ def check_state(probe: ScoringProbe) -> CheckResult:
 
 
 def check_saved(probe: ScoringProbe, rebuild: Callable[[], nn.Module]) -> CheckResult:
-    """Check that the scores are those of a new model with the trained weights, which `rebuild` returns."""
+    """Check that a new model with the trained weights, as returned by `rebuild`, gives the same scores."""
     model = rebuild().to(probe.device).eval()
     change = float(measure_changes(probe.score(probe.batches[0], model=model), probe.first_losses).mean())
     procedure = "scored rows compared with a new model that has loaded the trained weights"
@@ -208,9 +211,9 @@ def run_scoring_checks(
     evaluations: Sequence[Evaluation] = (),
     rebuild: Callable[[], nn.Module] | None = None,
 ) -> list[CheckResult]:
-    """Return the results of all checks. One that raises an exception has no outcome.
+    """Return the results of all checks. A check that raises an exception has no outcome.
 
-    With `rebuild`, the scores are compared with those of the model that it returns.
+    If `rebuild` is given, the scores are also compared with those of the model that it returns.
     """
     checks: dict[str, Callable[[], CheckResult]] = {BATCH_CHECK: lambda: check_batches(probe)}
     if probe.target.is_causal:

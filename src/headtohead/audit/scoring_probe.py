@@ -39,20 +39,20 @@ class Rows:
         return len(self.input_ids)
 
     def select(self, indices: Sequence[int] | Tensor) -> Batch:
-        """Return a batch of these rows."""
+        """Return the rows at these indices as a batch."""
         index = torch.as_tensor(indices)
         mask = None if self.attention_mask is None else self.attention_mask[index]
         return Batch(self.input_ids[index], self.labels[index], mask)
 
 
 class ScoringProbe:
-    """The live model, a sample of the rows that it scored, and their losses.
+    """The live model, a sample of the rows it has scored, and their losses.
 
     Args:
         model, objective, device: As in the final scoring.
         batches: Scored batches; batches with padding are excluded if others have none.
         target: What the model predicts.
-        recorded: Losses of the examples of these batches as they were recorded, if known.
+        recorded: Recorded losses of the examples in these batches, if known.
         is_trained: Whether the limit is fixed; otherwise it is a multiple of the model's rounding noise.
         seed: Seed for all random draws.
     """
@@ -82,7 +82,7 @@ class ScoringProbe:
         """largest change in a token's loss in each row when scored in different batches"""
 
     def _limit_labels(self, batch: Batch) -> Batch:
-        """Keep at most MAX_MASKED_LABELS random labels per row of a masked language model, to bound its cost."""
+        """Keep at most MAX_MASKED_LABELS random labels per row for masked language models, to bound the cost."""
         if self.target is not Target.MASKED_TOKEN:
             return batch
         draws = torch.rand(batch.labels.shape, generator=self.generator).masked_fill(batch.labels == IGNORE_INDEX, 2)
@@ -118,7 +118,7 @@ class ScoringProbe:
 
     @cached_property
     def reference(self) -> Tensor:
-        """Return the losses of the rows, scored in the batches of the final scoring."""
+        """Return the losses of the rows, scored in the same batches as in the final scoring."""
         width = self.rows.input_ids.shape[1] if self.target.is_causal else 1
         losses = [self.score(batch) for batch in self.batches]
         return torch.cat([torch.nn.functional.pad(loss, (0, width - loss.shape[1])) for loss in losses])
@@ -163,12 +163,12 @@ class ScoringProbe:
         return max(self.limit, PRECISION_MULTIPLE * self.precision)
 
     def count_predictions(self, rows: Tensor | slice) -> int:
-        """Return the number of scored tokens of these rows, or of rows unless the target is causal."""
+        """Return the number of predictions in these rows: scored tokens for causal targets, and rows otherwise."""
         labels = self.rows.labels[rows]
         return int((labels != IGNORE_INDEX).sum()) if self.target.is_causal else len(labels)
 
     def draw_tokens(self, original: Tensor) -> Tensor:
-        """Return tokens of the sampled rows, different from the original ones where there are at least two."""
+        """Return tokens drawn from the sampled rows that differ from the originals if there are at least two tokens."""
         num_tokens = len(self.content_ids)
         original_index = torch.searchsorted(self.content_ids, original.contiguous()).clamp_max(num_tokens - 1)
         offset = torch.randint(1, max(2, num_tokens), original.shape, generator=self.generator)
@@ -183,10 +183,10 @@ class ScoringProbe:
         return Batch(ids, batch.labels, batch.attention_mask)
 
     def draw_cuts(self, round_index: int) -> Tensor:
-        """Return a scored position of each row that content follows; -1 for rows without one.
+        """Return a scored position in each row that is followed by content, or -1 if there is none.
 
-        The first round takes the token with the lowest loss, because a leak lowers the loss of its tokens. The others
-        draw uniformly.
+        The first round picks the token with the lowest loss, because a leak lowers the loss of the tokens it affects.
+        Later rounds draw uniformly.
         """
         is_content = self._get_content_mask(self.rows.input_ids)
         is_valid = (self.rows.labels != IGNORE_INDEX)[:, :-1] & is_content[:, 1:]
@@ -198,7 +198,7 @@ class ScoringProbe:
         return torch.where(is_valid.any(1), cuts, -1)
 
     def replace_future(self, indices: Tensor, cuts: Tensor, *, end_text: bool = False) -> Batch:
-        """Return rows whose tokens after the cut are replaced, or padding if the text is to end there."""
+        """Return the rows with the tokens after the cut replaced, or padded if the text is to end there."""
         batch = self.rows.select(indices)
         is_later = torch.arange(batch.input_ids.shape[1]) > cuts[:, None]
         is_later &= (cuts >= 0)[:, None]
@@ -236,6 +236,6 @@ def _stack_rows(batches: Sequence[Batch]) -> Rows:
 
 
 def measure_changes(actual: Tensor, expected: Tensor) -> Tensor:
-    """Return the absolute change of each loss; equal infinities are equal, NaN is infinitely far off."""
+    """Return the absolute change in each loss. Equal infinities count as unchanged, and NaN as an infinite change."""
     is_equal = (actual == expected) | (actual.isnan() & expected.isnan())
     return torch.where(is_equal, 0.0, (actual - expected).abs()).nan_to_num(math.inf, math.inf)

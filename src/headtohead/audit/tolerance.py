@@ -1,8 +1,9 @@
 """Differences between tensors that should be equal, and the tolerances they are checked against.
 
-There are two tolerances. Computations with equal shapes in equal order give equal bits, so almost nothing is allowed.
-If shapes or attention implementations differ, sums are taken in a different order. Trained models may keep some steps
-in float32, which limits the agreement to expect. Small models built around one part round much less.
+There are two tolerances. Computations with the same shapes in the same order give bitwise equal results, so almost no
+difference is allowed. If shapes or attention implementations differ, sums are computed in a different order. Trained
+models may keep some steps in float32, which limits the agreement that can be expected; small models built around one
+part have much smaller rounding errors.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 @dataclass(frozen=True)
 class Tolerances:
-    """Largest difference relative to the largest value."""
+    """The largest allowed differences, relative to the largest value."""
 
     exact: float
     """equal shapes, equal order of operations"""
@@ -27,7 +28,9 @@ class Tolerances:
     """different shapes or attention implementations"""
 
     def relax_to(self, precision: float) -> Tolerances:
-        """Return tolerances of at least 8 times this machine epsilon; those of float32 for computations in float32."""
+        """Return tolerances of at least 8 times this machine epsilon, or the float32 tolerances for float32
+        computations.
+        """
         floor = MODEL_TOLERANCES[torch.float32] if precision == torch.finfo(torch.float32).eps else Tolerances(0, 0)
         coarse = 8 * precision if precision > torch.finfo(torch.float32).eps else 0.0
         return Tolerances(max(self.exact, floor.exact, coarse), max(self.rounding, floor.rounding, coarse))
@@ -39,7 +42,7 @@ PART_TOLERANCES = {torch.float64: Tolerances(1e-9, 1e-9), torch.float32: Toleran
 
 @dataclass(frozen=True)
 class Difference:
-    """The largest difference of one comparison."""
+    """The largest difference found in one comparison."""
 
     max_abs_difference: float
     scale: float
@@ -67,8 +70,10 @@ class Difference:
 def measure_difference(
     actual: Tensor, expected: Tensor, label: str, tolerance: float, *, scale: float | None = None
 ) -> Difference:
-    """Return the largest difference. Equal infinities are equal, NaN is infinitely far off. `expected` sets the scale
-    unless it is given."""
+    """Return the largest difference. Equal infinities do not differ, and NaN differs infinitely.
+
+    Unless a scale is given, it is taken from `expected`.
+    """
     assert actual.shape == expected.shape, (actual.shape, expected.shape)
     scale = max_abs_finite(expected) if scale is None else scale
     if torch.equal(actual, expected):
@@ -78,18 +83,18 @@ def measure_difference(
 
 
 def max_abs_finite(values: Tensor) -> float:
-    """Return the largest absolute value, infinities and NaN excluded."""
+    """Return the largest absolute value, ignoring infinities and NaN."""
     return float(values.nan_to_num(0.0, 0.0, 0.0).abs().max()) if values.numel() else 0.0
 
 
 def measure_zero_gradient(gradient: Tensor, label: str, tolerance: float, *, scale: float) -> Difference:
-    """Return how far a gradient is from 0."""
+    """Return how far a gradient is from zero."""
     zeros = torch.zeros_like(gradient)
     return replace(measure_difference(gradient, zeros, label, tolerance, scale=scale), is_gradient=True)
 
 
 def select_worst(differences: Iterable[Difference]) -> Difference:
-    """Return the difference furthest beyond its tolerance. Changed values take precedence over gradients."""
+    """Return the difference that exceeds its tolerance the most. Changed values take precedence over gradients."""
 
     def severity(difference: Difference) -> tuple[bool, bool, float]:
         is_violation = not difference.is_within_tolerance

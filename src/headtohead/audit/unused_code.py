@@ -38,7 +38,8 @@ NO_DECAY_MARKS = ("_no_weight_decay", "no_weight_decay")
 def check_unused_code(model: nn.Module, batch: Batch, optimizer: ScheduledOptimizer) -> None:
     """Raise ModelError if a network or part defines something that training ignores.
 
-    Runs a pass in training mode, so `model` should not be trained afterwards. A network that fails is not checked.
+    Runs a forward pass in training mode, so `model` should not be trained afterwards. A network that raises an
+    exception is not checked.
     """
     network = model.inner if isinstance(model, CustomModel) else model
     batch = batch.rows(0, NUM_ROWS)
@@ -90,7 +91,7 @@ def _iter_unused_losses(network: nn.Module, batch: Batch) -> Iterator[str]:
 
 
 def _compute_cross_entropies(logits: Tensor, labels: Tensor) -> list[float]:
-    """Return the cross-entropy with these labels, and with labels that the network shifts itself (transformers)."""
+    """Return the cross-entropy for these labels, and for labels shifted as transformers models do internally."""
     logits = logits.detach()
     pairs = [(logits.flatten(0, -2), labels.flatten())]
     if logits.dim() == 3:
@@ -103,7 +104,7 @@ def _is_close_to_any(loss: Tensor | None, expected: list[float]) -> bool:
 
 
 def _iter_returned_losses(output: object) -> Iterator[tuple[str, Tensor]]:
-    """Yield differentiable scalars that a forward pass returned besides the logits."""
+    """Yield the differentiable scalars that a forward pass returned in addition to the logits."""
     if isinstance(output, tuple | list):
         values = {f"output {index} of forward()": value for index, value in enumerate(output)}
     else:
@@ -112,7 +113,7 @@ def _iter_returned_losses(output: object) -> Iterator[tuple[str, Tensor]]:
 
 
 def _iter_stored_losses(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield differentiable scalars that a pass left in attributes such as `aux_loss`."""
+    """Yield the differentiable scalars that a forward pass stored in attributes such as `aux_loss`."""
     for prefix, module in network.named_modules():
         for name, value in vars(module).items():
             values = value if isinstance(value, list | tuple) else [value]
@@ -141,7 +142,7 @@ def _iter_user_methods(module: nn.Module) -> Iterator[tuple[str, Callable[..., A
 def _call_loss_method(
     method: Callable[..., Any], input_ids: Tensor, logits: Tensor, labels: Tensor, expected: list[float]
 ) -> Tensor | None:
-    """Return what the method computes, with the usual arguments; None if it rejects all of them."""
+    """Call the method with the usual combinations of arguments; return None if it rejects all of them."""
     losses = []
     for arguments in (
         (logits, labels),
@@ -151,7 +152,7 @@ def _call_loss_method(
     ):
         try:
             losses.append(method(*arguments))
-        except Exception:  # noqa: BLE001  (the method has another signature)
+        except Exception:  # noqa: BLE001  (the method has a different signature)
             continue
     scalars = [loss for loss in losses if isinstance(loss, Tensor) and loss.numel() == 1]
     return next((loss for loss in scalars if _is_close_to_any(loss, expected)), scalars[0] if scalars else None)
@@ -170,7 +171,7 @@ def _iter_unused_groups(network: nn.Module, optimizer: ScheduledOptimizer) -> It
                 own_groups = _collect_groups(
                     method(**{key: value for key, value in available.items() if key in parameters})
                 )
-            except Exception:  # noqa: BLE001  (the method has another signature)
+            except Exception:  # noqa: BLE001  (the method has a different signature)
                 own_groups = {}
             if own_groups != groups:
                 yield f"{type(network).__name__}.{name}()"

@@ -1,1 +1,1 @@
-"""The presentation model (`Table`, `Chart`, `Section`) and its renderers. Imports no torch."""
+"""The presentation model (`Table`, `Chart`, `Section`) and its renderers. Does not import torch."""

@@ -31,17 +31,17 @@ LOG_TICK_DIGITS = (
 
 
 class ChartWarning(UserWarning):
-    """A document was written without a chart, which could not be rendered."""
+    """A document was written without a chart because the chart could not be rendered."""
 
 
 class ChartDatasets:
-    """The rows of a chart by dataset name, kept outside the specification because altair copies it many times."""
+    """A chart's rows by dataset name, kept out of the specification because altair copies it many times."""
 
     def __init__(self) -> None:
         self.rows: dict[str, list[dict[str, Any]]] = {}
 
     def chart(self, rows: Sequence[dict[str, Any]]) -> alt.Chart:
-        """Register `rows` as a named dataset and return an empty chart of it."""
+        """Register `rows` as a named dataset and return an empty chart that uses it."""
         name = f"dataset-{len(self.rows)}"
         self.rows[name] = list(rows)
         return alt.Chart(alt.NamedData(name))
@@ -61,8 +61,8 @@ class PanelGrid:
 class Chart:
     """A chart with a title and a text alternative.
 
-    `build` returns the altair chart of a layout. With `panels`, both layouts share one specification and differ in
-    panel size only.
+    `build` returns the altair chart for a given layout. If `panels` is set, both layouts share one specification and
+    differ only in panel size.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Chart:
     panels: Mapping[Layout, PanelGrid] | None = None
 
     def to_vega_lite(self, layout: Layout = "wide", background: str = "transparent") -> dict[str, Any]:
-        """Return the Vega-Lite specification of a layout, data included."""
+        """Return the Vega-Lite specification for a layout, including the data."""
         config = style.build_vega_config(background)
         if self.panels is not None:
             grid = self.panels[layout]
@@ -90,7 +90,7 @@ class Chart:
 
     def _build_spec(self, layout: Layout) -> dict[str, Any]:
         datasets = ChartDatasets()
-        # Schema validation takes longer than rendering; the tests validate instead.
+        # Schema validation takes longer than rendering, so it is left to the tests.
         spec: dict[str, Any] = self.build(layout, datasets).to_dict(validate=False)
         return {**spec, "datasets": datasets.rows}
 
@@ -103,26 +103,26 @@ class Chart:
         return chart_renderer.render(f"vegalite_to_{image_format}", self.to_vega_lite(background="white"))
 
     def warn_not_rendered(self, error: ChartError) -> str:
-        """Warn that a document lacks this chart and return the text that takes its place."""
+        """Warn that a document lacks this chart, and return the text that replaces it."""
         message = f"chart {self.name!r} could not be rendered: {error}"
         warnings.warn(message, ChartWarning, stacklevel=3)
         return f"This {message}. {self.title}: {self.alt_text}"
 
 
 def build_effect_axis_labels(metric: str) -> str:
-    """Return the Vega expression for the labels of a chart axis that shows differences: +5 %, 0, −5 %."""
+    """Return the Vega expression for the labels on a difference axis: +5 %, 0, −5 %."""
     scale = 100 if number_format.is_shown_in_percent(metric) else 1
     unit = "\u00a0%" if metric == "perplexity" else ""
     return f"(datum.value > 0 ? '+' : '') + format(datum.value * {scale}, ',~r') + (datum.value ? '{unit}' : '')"
 
 
 def build_score_axis_labels(metric: str) -> str:
-    """Return the Vega expression for the labels of a chart axis that shows scores: 85 %, 1,200."""
+    """Return the Vega expression for the labels on a score axis: 85 %, 1,200."""
     return "format(datum.value * 100, ',~r') + '\u00a0%'" if metric == "accuracy" else "format(datum.value, ',~r')"
 
 
 def choose_log_ticks(low: float, high: float) -> list[float]:
-    """Return at most `MAX_TICKS` round numbers for the logarithmic axis of a chart from `low` to `high`."""
+    """Return at most `MAX_TICKS` round numbers for a logarithmic axis from `low` to `high`."""
     for digits in LOG_TICK_DIGITS:
         ticks = [digit * 10.0**power for power in range(-1, 12) for digit in digits]
         ticks = [tick for tick in ticks if 0.95 * low <= tick <= 1.05 * high]
@@ -132,7 +132,7 @@ def choose_log_ticks(low: float, high: float) -> list[float]:
 
 
 def build_step_axis(steps: Iterable[int]) -> alt.Axis:
-    """Return a chart axis of training steps with a tick at every evaluation, or round numbers if there are many."""
+    """Return a training-step axis with a tick at every evaluation, or at round numbers if there are many."""
     values = sorted(set(steps))
     if len(values) <= MAX_TICKS:
         return alt.Axis(title="step", grid=False, format=",d", values=values)
@@ -142,10 +142,10 @@ def build_step_axis(steps: Iterable[int]) -> alt.Axis:
 def draw_curve(
     data: alt.Chart, x: alt.X, y: Callable[[str], alt.Y], *, point_size: int = 34, clip: bool = False, **encoding: Any
 ) -> list[alt.Chart]:
-    """Return band, line and points of one panel.
+    """Return the band, line and points for one panel.
 
-    The rows have the fields `low`, `high`, `mean` and `tip` (the description of a point). `y` maps a field to its
-    encoding; `encoding` may hold `color`, `strokeDash` (line) and `shape` (points).
+    Rows have the fields `low`, `high`, `mean` and `tip` (the tooltip). `y` maps a field to its encoding; `encoding` may
+    contain `color`, `strokeDash` (for the line) and `shape` (for the points).
     """
     color = {"color": encoding["color"]} if "color" in encoding else {"color": alt.value(style.BASELINE_COLOR)}
     dash = {"strokeDash": encoding["strokeDash"]} if "strokeDash" in encoding else {}
@@ -163,7 +163,10 @@ def draw_curve(
 def build_variant_encodings(
     field: str, names: Sequence[str], *, legend: alt.Legend | None = FILLED_LEGEND, has_baseline: bool = True
 ) -> tuple[alt.Color, alt.Shape, alt.StrokeDash]:
-    """Return color, shape and dash that distinguish the values of a field; the first is a baseline or a variant."""
+    """Return the color, shape and dash encodings that distinguish a field's values.
+
+    The first value may be a baseline or a variant.
+    """
     first = 0 if has_baseline else 1
     styles = style.assign_variant_styles([*[""] * first, *names])
     color, shape, dash = (alt.Scale(domain=list(names), range=values[first:]) for values in styles)
@@ -175,5 +178,5 @@ def build_variant_encodings(
 
 
 def arrange_panels(panels: Iterable[Panel], *, row_spacing: int = 80, column_spacing: int = 58) -> AltairChart:
-    """Return small multiples whose plots are aligned regardless of the labels around them."""
+    """Return small multiples whose plots are aligned regardless of their surrounding labels."""
     return alt.concat(*panels, bounds="flush", spacing=alt.RowColnumber(row=row_spacing, column=column_spacing))

@@ -1,9 +1,9 @@
 """A child process that renders Vega-Lite charts and SVG figures with vl-convert.
 
 vl-convert embeds a JavaScript engine, which aborts its process if it cannot reserve address space (`ulimit -v`) or
-memory. In a child process that costs the chart, not the report. The child is started by the first chart, renders all
-charts of its parent and exits with it. `python -m headtohead.presentation.chart_renderer` is its command; see
-`json_channel` for the protocol.
+memory. In a child process, such a failure costs only the chart, not the report. The child is started for the first
+chart, renders all of its parent's charts and exits with the parent. It is started with
+`python -m headtohead.presentation.chart_renderer`; see `json_channel` for the protocol.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FUNCTION_OPTIONS = {
 
 
 class ChartRenderer:
-    """The parent's end: one child, restarted for the next chart if it dies after it has rendered one."""
+    """The parent's side: one child, which is restarted for the next chart if it dies after rendering at least one."""
 
     def __init__(self) -> None:
         self._child: ChildProcess | None = None
@@ -41,7 +41,7 @@ class ChartRenderer:
         self._lock = threading.Lock()
 
     def render(self, function: str, source: dict[str, Any] | str) -> bytes:
-        """Return what a function of vl-convert returns for a chart; raise ChartError if the child fails."""
+        """Call a vl-convert function on a chart and return its result; raise ChartError if the child fails."""
         with self._lock:
             if self._failure:
                 raise ChartError(self._failure)
@@ -60,7 +60,7 @@ class ChartRenderer:
         return base64.b64decode(answer["content"])
 
     def close(self) -> None:
-        """End the child. The next chart starts another one."""
+        """Terminate the child. The next chart starts a new one."""
         with self._lock:
             self._close_child()
 
@@ -83,7 +83,7 @@ atexit.register(_renderer.close)
 
 
 def render(function: str, source: dict[str, Any] | str) -> bytes:
-    """Render a chart or figure in the child that this process shares; see `ChartRenderer.render`."""
+    """Render a chart or figure in this process's shared child; see `ChartRenderer.render`."""
     return _renderer.render(function, source)
 
 

@@ -1,4 +1,4 @@
-"""File names of tables and charts."""
+"""File names for tables and charts."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ CHART_FORMATS = {"md": "svg", "tex": "pdf"}
 
 
 def check_formats(formats: Sequence[str]) -> None:
-    """Raise RequestError if the list of output file formats is empty or contains an unknown one."""
+    """Raise RequestError if the list of output formats is empty or contains an unknown format."""
     unknown = [name for name in formats if name not in REPORT_FORMATS]
     if unknown or not formats:
         given_formats = ", ".join(map(repr, unknown)) or "none"
@@ -40,7 +40,7 @@ def write_formats(
     build_tables: Callable[[], Iterable[Table]],
     build_charts: Callable[[], Iterable[Chart]],
 ) -> list[Path]:
-    """Write a report in each format and return the paths.
+    """Write a report in each format and return the paths of the files written.
 
     Documents are report.html, report.md, report.pdf and report.tex; tables are report-tables/NAME.csv or .tex; charts
     are report-charts/NAME.svg, .pdf or .png. `output_path` is a folder, or a file for a single document. Raise
@@ -75,7 +75,7 @@ def write_formats(
 
 
 def write_tables(tables: Iterable[Table], table_format: str, folder: Path) -> list[Path]:
-    """Write each table as NAME.csv or NAME.tex and return the paths."""
+    """Write each table to NAME.csv or NAME.tex and return the paths."""
     render = render_csv if table_format == "csv" else render_latex_table
     safe_open.create_folder(folder)
     written = []
@@ -87,7 +87,10 @@ def write_tables(tables: Iterable[Table], table_format: str, folder: Path) -> li
 
 
 def write_charts(charts: Iterable[Chart], image_format: str, folder: Path) -> list[Path]:
-    """Write each chart as NAME.svg, .pdf or .png and return the paths; warn about those that cannot be rendered."""
+    """Write each chart to NAME.svg, .pdf or .png and return the paths.
+
+    Charts that cannot be rendered cause a warning.
+    """
     safe_open.create_folder(folder)
     written = []
     for chart in charts:

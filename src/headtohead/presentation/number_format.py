@@ -1,7 +1,7 @@
 """Format scores, differences, counts and durations: 378.8, +3.1 %, 84.7 %, +1.2 points.
 
-Missing values are shown as a dash. A number with an interval is rounded so that half the interval has two significant
-digits.
+Missing values are shown as a dash. A number with a confidence interval is rounded so that the interval's half-width has
+two significant digits.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def format_score(metric: str, score: Any) -> str:
 
 
 def choose_decimals(metric: str, interval: Sequence[Any] | None) -> int:
-    """Return the number of decimals that shows half of `interval` with two significant digits."""
+    """Return the number of decimals needed to show the half-width of `interval` with two significant digits."""
     scale = 100 if is_shown_in_percent(metric) else 1
     default = 1 if is_shown_in_percent(metric) else 3
     if not interval or not all(is_finite_number(end) for end in interval):
@@ -112,7 +112,7 @@ def format_score_with_deviation(metric: str, mean: float, deviation: float | Non
 
 
 def format_fixed(value: Any, decimals: int) -> str:
-    """Format a number with fixed decimals and a typographic minus sign. Zero has no sign."""
+    """Format a number with a fixed number of decimals and a typographic minus sign. Zero has no sign."""
     if not is_finite_number(value):
         return MISSING_VALUE
     text = f"{value:,.{decimals}f}"
@@ -127,12 +127,12 @@ def format_margin(metric: str, equivalence_margin: float) -> str:
 
 
 def is_shown_in_percent(metric: str) -> bool:
-    """Return True if differences of the metric are multiplied by 100 for display."""
+    """Return True if differences in this metric are multiplied by 100 for display."""
     return metric in ("perplexity", "accuracy")
 
 
 def is_improvement(metric: str, effect: float) -> bool:
-    """Return True if a difference from the baseline is in the direction of better scores."""
+    """Return True if a difference from the baseline is an improvement."""
     return effect < 0 if metric in LOWER_IS_BETTER_METRICS else effect > 0
 
 
@@ -145,7 +145,7 @@ def format_ratio(pair: Sequence[Any]) -> str:
 
 
 def compute_ratio(pair: Sequence[Any]) -> float | None:
-    """Return the second number over the first, or None if the ratio is undefined."""
+    """Return the second number divided by the first, or None if the ratio is undefined."""
     first, second = pair
     return second / first if is_finite_number(first) and is_finite_number(second) and first > 0 else None
 

@@ -1,4 +1,4 @@
-"""Save a figure as a page (.html) or a picture (.svg, .pdf, .png), chosen by the file extension. Imports no altair."""
+"""Save a figure as a page (.html) or a picture (.svg, .pdf, .png), by file extension. Does not import altair."""
 
 from __future__ import annotations
 

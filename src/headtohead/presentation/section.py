@@ -1,4 +1,4 @@
-"""Sections of a report: a title and blocks in reading order. Every renderer iterates over the same sections."""
+"""Report sections: a title and blocks in reading order. Every renderer iterates over the same sections."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class TableBlock:
-    """A table. The HTML page collapses it behind `summary`, if there is one; `layout` is a CSS class.
+    """A table. The HTML page collapses it under `summary`, if there is one; `layout` is a CSS class.
 
     Short documents omit the table if `is_detail`.
     """
@@ -91,7 +91,7 @@ class KeyValueList:
 
 @dataclass(frozen=True)
 class Code:
-    """Preformatted text. The HTML page collapses it behind `summary`, if there is one; short documents omit it then."""
+    """Preformatted text. If it has a `summary`, the HTML page collapses it under that, and short documents omit it."""
 
     kind: ClassVar[str] = "code"
     text: str
@@ -113,7 +113,7 @@ class Image:
 
 @dataclass(frozen=True)
 class ImageGrid:
-    """Rows of small images with one caption."""
+    """Rows of small images with a shared caption."""
 
     rows: Sequence[Sequence[Image]]
     caption: str
@@ -123,7 +123,7 @@ class ImageGrid:
 class HtmlBlock:
     """Content that the HTML page renders with its own `template`.
 
-    Other renderers show `tables` and, if they can, `image_grids` instead.
+    Other renderers show `tables` instead and, where supported, `image_grids`.
     """
 
     kind: ClassVar[str] = "html"
@@ -210,5 +210,5 @@ def _truncate(table: Table) -> Table:
 
 
 def make_table_blocks(*tables: Table, layout: str = "stack") -> list[Block]:
-    """Return one block per table, without empty tables."""
+    """Return one block per non-empty table."""
     return [TableBlock(table, layout=layout) for table in tables if table.rows]

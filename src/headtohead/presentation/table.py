@@ -1,4 +1,4 @@
-"""Tables as data. The HTML, terminal, Markdown, CSV and LaTeX renderers take the same objects."""
+"""Tables as data. The HTML, terminal, Markdown, CSV and LaTeX renderers all accept the same objects."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def format_plain(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """A column heading. Numeric columns are aligned right."""
+    """A column heading. Numeric columns are right-aligned."""
 
     name: str
     title: str
@@ -70,7 +70,7 @@ def make_table(name: str, title: str, caption: str, columns: Iterable[Column], r
 
 
 def make_text_columns(*names: str | Mapping[str, str], **titles: str) -> list[Column]:
-    """Return left-aligned columns. A name is also its title; mappings and keyword arguments map names to titles."""
+    """Return left-aligned columns. Plain names double as titles; mappings and keyword arguments map names to titles."""
     mappings = ({name: name} if isinstance(name, str) else name for name in names)
     return [Column(name, title) for mapping in (*mappings, titles) for name, title in mapping.items()]
 
@@ -81,6 +81,6 @@ def make_numeric_columns(
     is_optional: bool = False,
     **titles: str,
 ) -> list[Column]:
-    """Return right-aligned columns, as in `make_text_columns`; `format` returns the text of their values."""
+    """Return right-aligned columns, named as in `make_text_columns`; `format` converts their values to text."""
     columns = make_text_columns(*names, **titles)
     return [replace(column, is_numeric=True, is_optional=is_optional, format=format) for column in columns]

@@ -1,7 +1,7 @@
 """Experiment reports: HTML page, terminal, Markdown, CSV, LaTeX, charts and notebooks. Imports no torch.
 
 sections/      one module per family of sections; each builder returns a `Section` of text, tables and charts
-context        the input of the section builders
+context        the input to the section builders
 forest, curve_charts, fit_chart, paired_chart, axis_chart    the charts
 page, documents, notebook, terminal    the renderers
 export         writes a report to disk
@@ -26,7 +26,7 @@ def write(
     is_full: bool = False,
     text_file: Path | None = None,
 ) -> list[Path]:
-    """Write the report of an experiment's folder and return the files written; see `report.export.write_report`."""
+    """Write the report for an experiment folder and return the files written; see `report.export.write_report`."""
     from headtohead.report.export import write_report
 
     return write_report(folder, formats, out, findings=findings, is_full=is_full, text_file=text_file)

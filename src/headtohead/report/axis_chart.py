@@ -25,7 +25,7 @@ PanelRow = dict[str, Any]
 
 
 def build_axis_chart(findings: Findings) -> Chart | None:
-    """Return panels for the metric on every split and the final training loss, or None with fewer than 3 values."""
+    """Return a panel for the metric on each split and for the final training loss; None with fewer than 3 values."""
     axis_findings = findings.axis
     if axis_findings is None or len(axis_findings.values) < MIN_VALUES:
         return None

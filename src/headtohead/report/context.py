@@ -45,7 +45,7 @@ class ReportContext:
 
     @property
     def is_quick(self) -> bool:
-        """Whether the experiment is a quick look, which is not judged."""
+        """Whether the experiment is a quick look, for which no verdict is given."""
         return self.experiment is not None and self.experiment.quick
 
     @property
@@ -53,7 +53,7 @@ class ReportContext:
         return findings_view.list_variant_names(self.findings)
 
     def load_attention_maps(self) -> Mapping[str, TrainingMaps]:
-        """Return attention maps by variant, empty if there are none."""
+        """Return the attention maps by variant, or an empty dictionary if there are none."""
         if self.attention_maps is not None:
             return self.attention_maps
         return read_training_maps(self.folder, self.variant_names) if self.folder else {}

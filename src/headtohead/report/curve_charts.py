@@ -34,7 +34,7 @@ YEncoding = Callable[[list[CurvePoint], str], alt.Y]
 
 
 def build_learning_curves(findings: Findings) -> Chart | None:
-    """Return one panel per split: the mean over seeds and a band from the lowest to the highest seed."""
+    """Return one panel per split: the mean across seeds, with a band from the lowest to the highest seed."""
     metric = findings_view.get_metric(findings)
     curves = {
         split: drop_steep_start(points, metric)
@@ -93,9 +93,9 @@ def build_difference_curves(findings: Findings) -> Chart | None:
 
 
 def drop_steep_start(points: list[CurvePoint], metric: str) -> list[CurvePoint]:
-    """Return the points without step 0 if its perplexity would flatten the rest of the curve.
+    """Drop the point at step 0 if its perplexity would flatten the rest of the curve.
 
-    An untrained model has a perplexity of about the vocabulary size.
+    An untrained model's perplexity is close to the vocabulary size.
     """
     steps = sorted({point.step for point in points})
     if metric != "perplexity" or len(steps) < 4:

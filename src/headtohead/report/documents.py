@@ -1,4 +1,4 @@
-"""Render the report as one Markdown or PDF document."""
+"""Render the report as a single Markdown, LaTeX or PDF document."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headtohead.report.sections import build_sections
 
 
 def render_markdown_document(context: ReportContext, *, headlines_only: bool = False) -> str:
-    """Return the question, the warnings and every section, or only the verdicts."""
+    """Return the report as Markdown: the question, the warnings and every section, or only the verdicts."""
     sections = _build_document_sections(context)
     if headlines_only:
         sections = [section for section in sections if section.is_headline]
@@ -25,7 +25,7 @@ def render_markdown_document(context: ReportContext, *, headlines_only: bool = F
 
 
 def render_latex_document(context: ReportContext) -> str:
-    """Return the report as a LaTeX document, in the same order as the PDF. Charts are included from report-charts."""
+    """Return the report as a LaTeX document, ordered like the PDF. Charts are included from report-charts."""
     question = findings_view.get_question(context.findings)
     return latex.render_document(
         question, _write_introduction(context), _build_document_sections(context), CHARTS_FOLDER

@@ -42,7 +42,7 @@ def write_report(
         findings: Findings to report; by default those in the folder.
         is_full: Include every section in Markdown and PDF. By default, sections that need no attention, such as passed
             audits, are replaced by one line each.
-        text_file: File whose `[[text]]` blocks replace those that the experiment was run with.
+        text_file: A file whose `[[text]]` blocks replace those in the original experiment file.
     """
     files.check_formats(formats)
     texts = read_report_texts(text_file) if text_file is not None else None

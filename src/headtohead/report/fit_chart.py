@@ -30,9 +30,9 @@ SPLIT_STYLES = {"train": (style.MUTED_TEXT_COLOR, [4, 3]), "validation": (style.
 
 
 def build_fit_chart(findings: Findings) -> Chart | None:
-    """Return a row of two panels per variant, loss and accuracy, with a rule at the step whose weights were tested.
+    """Return two panels per variant, loss and accuracy, with a vertical line at the step whose weights were tested.
 
-    None for language models and for experiments without validation losses.
+    Returns None for language models and for experiments without validation losses.
     """
     if not findings.loss_curves or findings_view.get_metric(findings) != "accuracy":
         return None
@@ -72,13 +72,13 @@ def compute_curve_points(findings: Findings, variant: str, quantity: str, split:
 
 
 def get_selected_step(findings: Findings, variant: str) -> float | None:
-    """Return the step whose weights were kept, as the median over seeds; None if it is unknown."""
+    """Return the step whose weights were kept, as the median across seeds, or None if it is unknown."""
     pairs = findings.chosen_steps.get(variant) or []
     return statistics.median(step for _, step in pairs) if pairs else None
 
 
 def _describe_variant(findings: Findings, variant: str) -> str:
-    """Return the final accuracy on each split and the step whose weights were selected."""
+    """Describe a variant's final accuracy on each split and the step whose weights were selected."""
     final_accuracies = {
         split: compute_curve_points(findings, variant, "accuracy", split)[-1].mean for split in SHOWN_SPLITS
     }

@@ -87,7 +87,7 @@ def _draw_forest_plot(
     layout: Layout,
     datasets: ChartDatasets,
 ) -> AltairChart:
-    """Draw effects with their intervals, the equivalence margin as a band, and labels that fit the layout."""
+    """Draw the effects with their intervals, the equivalence margin as a band, and labels suited to the layout."""
     is_wide = layout == "wide"
     width, step = (_compute_plot_width(rows), 46) if is_wide else (300, 70)
     # In the narrow layout, labels are above the interval, which is moved down to make room for them.
@@ -134,7 +134,7 @@ def _draw_forest_plot(
 
 
 def _compute_plot_width(rows: Sequence[dict[str, Any]]) -> int:
-    """Return the width that remains between the variant names on the left and the labels on the right."""
+    """Return the width left between the variant names on the left and the labels on the right."""
     name_length = max(len(str(row["variant"])) for row in rows)
     label_length = max(len(row["label"]) for row in rows)
     return max(280, 850 - min(170, 8 * name_length) - min(330, 7 * label_length))

@@ -44,7 +44,7 @@ class NotebookReportMixin:
         return render_html(self.shown_findings(), self.shown_folder())
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
-        """Return the report as HTML, Markdown and plain text; the notebook shows the richest that it supports."""
+        """Return the report as HTML, Markdown and plain text; the notebook shows the richest format it supports."""
         findings = self.shown_findings()
         return {
             "text/html": render_html(findings, self.shown_folder()),

@@ -1,8 +1,8 @@
-"""Render the report as one self-contained HTML file, without network access, fonts or libraries.
+"""Render the report as one self-contained HTML file that needs no network access, fonts or libraries.
 
-Charts are rendered to SVG in two layouts, between which the style sheet chooses, so that the page is complete without
+Charts are rendered to SVG in two layouts; the style sheet selects one of them, so the page is complete without
 JavaScript and can be printed. The script only adds tooltips. jinja2 escapes all text from users and models, and a
-content security policy forbids all requests and all scripts but the page's own.
+content security policy forbids all requests and all scripts except the page's own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headtohead.report.sections.pairing import list_unpaired_variants
 def render_page(
     findings: Findings, attention_maps: Mapping[str, TrainingMaps] | None = None, folder: Path | None = None
 ) -> str:
-    """Return the HTML page. `attention_maps` are by variant; by default they are read from `folder`."""
+    """Return the HTML page. `attention_maps` maps variants to their maps; by default they are read from `folder`."""
     variables = _build_template_variables(ReportContext(findings, folder, attention_maps))
     return html.render_document("page.html", **variables)
 
@@ -34,7 +34,7 @@ def render_page(
 def render_fragment(
     findings: Findings, attention_maps: Mapping[str, TrainingMaps] | None = None, folder: Path | None = None
 ) -> str:
-    """Return the report for embedding in another page, such as a notebook. Its style does not leak."""
+    """Return the report as a fragment to embed in a page such as a notebook. Its styles do not affect that page."""
     variables = _build_template_variables(ReportContext(findings, folder, attention_maps))
     return html.render_document("fragment.html", **variables)
 

@@ -28,7 +28,7 @@ OUTCOME_STYLES = {
 
 
 def build_paired_score_chart(pairs: Sequence[PairedScore], metric: str) -> Chart | None:
-    """Return one panel per variant and evaluation set, or None without pairs."""
+    """Return one panel per variant and evaluation set, or None if there are no pairs."""
     panels: dict[tuple[str, str], list[PairedScore]] = {}
     for pair in pairs:
         panels.setdefault((pair.variant, pair.evaluation_set), []).append(pair)

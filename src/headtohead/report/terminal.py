@@ -56,7 +56,7 @@ def print_plan(experiment: Experiment, plan: Any) -> None:
 
 
 def _print_detectable_effects(metric: str, detectable: Sequence[Any]) -> None:
-    """Print the effects that each number of seeds detects."""
+    """Print the smallest effect that each number of seeds can detect."""
     if not detectable:
         return
     columns = make_text_columns("variant")
@@ -78,7 +78,7 @@ def _print_detectable_effects(metric: str, detectable: Sequence[Any]) -> None:
 
 
 def print_recipes(recipes: Sequence[RecipeSummary]) -> None:
-    """Print the recipes grouped by question: what is varied, corpus and duration."""
+    """Print the recipes grouped by question, with what they vary, their corpus and their duration."""
     for topic, group in itertools.groupby(recipes, key=lambda recipe: recipe.topic):
         rows = [
             (f"{recipe.name}\n{max(1, round(recipe.seconds / 60))} min, {recipe.corpus}", recipe.varies)
@@ -150,7 +150,7 @@ def print_device_report(device_report: dict[str, Any]) -> None:
 
 
 def print_conformance_results(check_results: Sequence[Any], *, verbose: bool = False) -> None:
-    """Print one row per part and each distinct failure once; with `verbose`, one row per check instead."""
+    """Print one row per part, and each distinct failure once; with `verbose`, print one row per check instead."""
     if verbose:
         rows = [
             (result.part, result.setup, result.name, "passed" if result.passed else "failed", result.observation)
@@ -245,7 +245,7 @@ def _print_findings(findings: Findings, experiment: Experiment) -> None:
 
 
 def print_versus(findings: Findings, report_path: str) -> None:
-    """Print the result of a comparison of commands: verdicts, scores, failures, and what can be seen from outside."""
+    """Print a command comparison: its verdicts, scores, failures, and what can be observed from outside."""
     from headtohead.report.context import ReportContext
     from headtohead.report.sections.scores import build_scores_table  # imports altair, which is slow
     from headtohead.report.sections.versus import build_noise_table, build_observations_table
@@ -271,7 +271,7 @@ def print_verdicts(verdicts: Sequence[Verdict]) -> None:
 
 
 def print_audit_summary(findings: Findings) -> None:
-    """Print how many audits passed, details of those that withhold a verdict, and the names of the others."""
+    """Print how many audits passed, details of those that withhold a verdict, and the names of other failures."""
     from headtohead.report.sections.audits import count_statuses, get_audit_status  # imports altair, which is slow
 
     audits = [("data", audit) for audit in findings.data_audits]
@@ -322,7 +322,7 @@ def outcome_to_json(outcome: Any, report_path: str | None) -> dict[str, Any]:
 
 
 def _make_variant_row(verdict: Verdict, findings: Findings) -> dict[str, Any]:
-    """Return a verdict and its audits under the keys of the JSON output."""
+    """Return a verdict and its audits, keyed as in the JSON output."""
     json_keys = {"variant": "name", "outcome": "verdict", "effect": "difference"}
     audits = [
         {"name": audit.name, "passed": audit.passed, "observation": audit.observation}

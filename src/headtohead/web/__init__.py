@@ -3,10 +3,10 @@
 server, app          uvicorn and the FastAPI application
 request_guard        host, token, origin and size checks before any other code;  timeout_protocol  slow clients
 site                 templates, static files and navigation
-experiment_folders   lookup of experiments and their files below the runs folder
-settings_form, estimates    the form of a recipe and its estimated cost
+experiment_folders   finds experiments and their files in the runs folder
+settings_form, estimates    a recipe's settings form and its estimated cost
 training_process, resume    training in processes that outlive the server
-live/                the state of running experiments, streamed as server-sent events
-models/              models in a child process with torch
+live/                the live state of running experiments, streamed as server-sent events
+models/              models, loaded in a child process that imports torch
 pages/               one module per page, and the JSON API
 """

@@ -46,7 +46,7 @@ def create_app(
     """Return the application for the experiments in `runs_folder`.
 
     `allowed_hosts` defaults to the loopback names, `experiment_files_folder` (experiment files and data) to the current
-    folder. `pretrained_models` are offered beside those of installed packages.
+    folder. `pretrained_models` are offered in addition to those in installed packages.
     """
     folders = ExperimentFolders.open_root(runs_folder)
     watchers = WatcherRegistry(folders.root, site.render_region)
@@ -84,7 +84,7 @@ def create_app(
 
 
 def serve_static_file(name: str) -> Response:
-    """Serve the style sheet and scripts; other names are not found."""
+    """Serve the style sheet and the scripts; respond with 404 to any other name."""
     headers = {"cache-control": "no-cache"}
     if name == "site.css":
         return Response(site.build_stylesheet(), media_type="text/css", headers=headers)

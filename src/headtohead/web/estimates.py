@@ -29,7 +29,7 @@ class CostEstimator:
         self._schema_task: asyncio.Task[None] | None = None
 
     def schema(self) -> JsonDict:
-        """Return the JSON schema of experiment files. Part names are added once a child process has listed them."""
+        """Return the experiment-file JSON schema. Part names are added once a child process has listed them."""
         if self._schema is None:
             self._schema = loading.build_json_schema()
             self._schema_task = asyncio.create_task(self._load_full_schema())
@@ -59,7 +59,7 @@ class CostEstimator:
 
 
 def _merge_part_names(schema: JsonDict, full_schema: JsonDict) -> JsonDict:
-    """Add the values that the full schema allows. Only the first schema has defaults and descriptions."""
+    """Add the values that the full schema allows. Only the first schema contains defaults and descriptions."""
     for name, table in full_schema["$defs"].items():
         properties = schema["$defs"].get(name, {}).get("properties", {})
         for key, full_property in table.get("properties", {}).items():

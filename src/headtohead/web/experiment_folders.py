@@ -1,6 +1,8 @@
-"""Lookup of experiments in the runs folder.
+"""Find experiments in the runs folder.
 
-Names from requests are looked up in the listing and never joined to a path. Links that leave the folder are ignored."""
+Names from requests are looked up in the directory listing and never joined to a path, so a request cannot escape the
+folder. Symbolic links that point outside the folder are ignored.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ class ExperimentFolders:
 
     @classmethod
     def open_root(cls, runs_folder: Path) -> ExperimentFolders:
-        """Open the runs folder, creating it if needed. The folder of a single experiment is refused."""
+        """Open the runs folder, creating it if needed. A single experiment's folder is rejected."""
         if (runs_folder / "experiment.json").is_file() or (runs_folder / COMPARISON_FILE).is_file():
             raise RequestError(
                 f"{runs_folder} is a single experiment; give its parent folder, {runs_folder.resolve().parent}"
@@ -39,7 +41,7 @@ class ExperimentFolders:
         return cls(runs_folder.resolve())
 
     def experiments(self) -> dict[str, Path]:
-        """Return experiment folders by name, sorted."""
+        """Return a mapping from experiment names to folders, sorted by name."""
         folders: dict[str, Path] = {}
         with os.scandir(self.root) as entries:
             for entry in entries:
@@ -61,23 +63,23 @@ class ExperimentFolders:
         return folder
 
     def _is_experiment_folder(self, folder: Path) -> bool:
-        # Neither the folder nor its file may be a link that leaves the runs folder.
+        # Neither the folder nor its file may be a symbolic link that points outside the runs folder.
         return is_inside(folder, self.root) and any(
             find_readable_file(folder.resolve(), name) is not None for name in ("experiment.json", COMPARISON_FILE)
         )
 
 
 def is_inside(path: Path, root: Path) -> bool:
-    """Return whether a path, with all links resolved, is below a folder."""
+    """Return whether a path lies inside a folder once all symbolic links are resolved."""
     try:
         resolved = path.resolve()
         return resolved.is_relative_to(root) and resolved != root
-    except (OSError, RuntimeError):  # a circular link
+    except (OSError, RuntimeError):  # a circular symbolic link
         return False
 
 
 def find_readable_file(folder: Path, relative_path: str) -> Path | None:
-    """Return the path of a file if it exists, is not a link out of the folder, and is not too large."""
+    """Return the file's path if it exists, does not link outside the folder, and is not too large."""
     path = folder / relative_path
     try:
         if path.is_file() and is_inside(path, folder) and path.stat().st_size <= MAX_FILE_BYTES:

@@ -1,10 +1,10 @@
 """ASGI middleware that checks every request before any other code sees it.
 
 - The Host header must name this machine, which prevents DNS rebinding.
-- If a token is set, every request needs it.
-- State changes need POST, from our own pages or from no page at all.
+- If a token is set, every request must include it.
+- State changes require POST, either from our own pages or from a non-browser client.
 - Bodies are limited in size and time while they stream in, and concurrent requests are limited by kind.
-- Security headers on every response forbid foreign scripts, frames and requests.
+- Security headers on every response forbid third-party scripts, frames and requests.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ SECURITY_HEADERS = {
     "content-security-policy": CONTENT_SECURITY_POLICY,
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    "referrer-policy": "same-origin",  # without a referrer policy, browsers send POST with an opaque origin
+    "referrer-policy": "same-origin",  # with no-referrer, browsers would send POST requests with an opaque origin
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
@@ -71,7 +71,7 @@ class Rejection:
 
 @dataclass(frozen=True)
 class AllowedHosts:
-    """Accepted values of the Host header. IP addresses cannot be rebound; names can."""
+    """Accepted Host header values. Host names are vulnerable to DNS rebinding; IP addresses are not."""
 
     names: frozenset[str]
     allows_any_ip: bool = False
@@ -98,7 +98,7 @@ def is_loopback(address: str) -> bool:
 
 
 def _is_ip_address(name: str) -> bool:
-    """Return whether a name is an IP address."""
+    """Return whether a host name is an IP address."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -130,7 +130,7 @@ class RequestGuard:
         await self._forward_request(scope, receive, send)
 
     def _check_request(self, scope: Scope, headers: dict[str, str]) -> Rejection | None:
-        """Return the rejection, or None if the request is allowed."""
+        """Return a rejection, or None if the request is allowed."""
         if not self.allowed_hosts.is_allowed(headers.get("host", "")):
             return Rejection(421, "unknown host name; open this server by its address or as localhost")
         if len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"") > MAX_URL_LENGTH:
@@ -145,7 +145,7 @@ class RequestGuard:
         return None
 
     def _check_token(self, scope: Scope, headers: dict[str, str], token: str) -> Rejection | None:
-        """Return None if the request has a valid token or session cookie, else a rejection.
+        """Return None if the request has a valid token or session cookie, and a rejection otherwise.
 
         A token in the URL is exchanged for a cookie by a redirect.
         """
@@ -156,16 +156,14 @@ class RequestGuard:
             return None
         query_token = parse_qs(bytes(scope.get("query_string") or b"").decode("latin-1")).get("token", [""])[0]
         if scope["method"] == "GET" and _equals_constant_time(query_token, token):
-            # Redirect, so that the token leaves the address bar. The cookie holds a hash that is valid only here.
+            # Redirect to remove the token from the address bar. The cookie holds a hash valid only for this server.
             cookie = f"{SESSION_COOKIE}={_derive_session_id(token)}; HttpOnly; SameSite=Strict; Path=/"
             location = "/" + quote(scope["path"].lstrip("/\\"))
             return Rejection(303, "welcome", {"location": location, "set-cookie": cookie})
         return Rejection(401, "token required: open the link that h2h serve printed")
 
     async def _forward_request(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request to the app, within the limits on concurrent requests, and add security headers to the
-        response.
-        """
+        """Pass a request to the app, subject to the concurrency limits, and add security headers to the response."""
         kind = _classify_request(scope)
         if kind == "watch" and self.active_requests[kind] >= MAX_CONCURRENT_REQUESTS[kind]:
             await self._close_oldest_stream()
@@ -206,7 +204,7 @@ class RequestGuard:
         task = max(self.event_streams.values(), key=len)[0]
         task.cancel()
         await asyncio.wait({task})
-        await asyncio.sleep(0)  # `_run_event_stream` counts down
+        await asyncio.sleep(0)  # `_run_event_stream` decrements the count
 
 
 def _limit_body(receive: Receive) -> Receive:
@@ -240,7 +238,7 @@ def _classify_request(scope: Scope) -> str:
 
 
 def _read_headers(scope: Scope) -> dict[str, str]:
-    """Return headers by name. Security-relevant headers that occur twice are treated as empty."""
+    """Return the headers by name. Security-relevant headers that occur more than once are treated as empty."""
     headers: dict[str, str] = {}
     for name, value in scope["headers"]:
         key = name.decode("latin-1").lower()
@@ -249,7 +247,7 @@ def _read_headers(scope: Scope) -> dict[str, str]:
 
 
 def _is_same_origin(headers: dict[str, str]) -> bool:
-    """Return whether the request comes from our pages. Programs send no origin and are allowed."""
+    """Return whether the request comes from our own pages. Non-browser clients send no origin and are allowed."""
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")
     if site is not None and site != "same-origin":
         return False
@@ -259,7 +257,7 @@ def _is_same_origin(headers: dict[str, str]) -> bool:
 
 
 def _read_session_cookie(headers: dict[str, str]) -> str:
-    """Return the session cookie, or an empty string."""
+    """Return the session cookie, or an empty string if there is none."""
     try:
         morsel = SimpleCookie(headers.get("cookie", "")).get(SESSION_COOKIE)
     except CookieError:
@@ -272,7 +270,7 @@ def _derive_session_id(token: str) -> str:
 
 
 def _equals_constant_time(actual: str, expected: str) -> bool:
-    """Compare without leaking the position of the first difference through timing."""
+    """Compare two strings without leaking the position of the first difference through timing."""
     return hmac.compare_digest(actual.encode("utf-8", "replace"), expected.encode())
 
 

@@ -1,4 +1,4 @@
-"""The uvicorn server: binding, token and shutdown."""
+"""The uvicorn server: socket binding, access token and shutdown."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def serve(
     pretrained_models: Sequence[str] = (),
     on_ready: Callable[[str], None] = lambda address: None,
 ) -> None:
-    """Serve the experiments in `runs_folder` until Ctrl-C. `on_ready` receives the URL once the server listens."""
+    """Serve the experiments in `runs_folder` until Ctrl-C. `on_ready` receives the URL once the server is listening."""
     token = resolve_token(host, token_file)
     with bind_socket(host, port) as listener:
         address = listener.getsockname()

@@ -59,7 +59,7 @@ class TrainingRequest:
     full: bool = False
 
     def build_cli_arguments(self, experiment_files_folder: Path) -> list[str]:
-        """Return the arguments of `h2h run` and `h2h plan`."""
+        """Return the command-line arguments for `h2h run` and `h2h plan`."""
         arguments = [resolve_recipe(self.recipe, experiment_files_folder)]
         arguments += ["--data", self.data] if self.data else []
         arguments += ["--full"] if self.full else []
@@ -98,7 +98,7 @@ def _list_experiment_files(experiment_files_folder: Path) -> list[str]:
 
 
 def resolve_recipe(recipe: str, experiment_files_folder: Path) -> str:
-    """Return the RECIPE argument of `h2h run`; unknown names are refused."""
+    """Return the RECIPE argument for `h2h run`; unknown names are rejected."""
     if recipe in loading.list_recipes():
         return recipe
     if recipe in _list_experiment_files(experiment_files_folder):
@@ -107,7 +107,7 @@ def resolve_recipe(recipe: str, experiment_files_folder: Path) -> str:
 
 
 def read_recipe_text(recipe: str, experiment_files_folder: Path) -> str:
-    """Return the text of the file."""
+    """Return the contents of the recipe or experiment file."""
     resolved = resolve_recipe(recipe, experiment_files_folder)
     path = Path(resolved) if resolved.endswith(".toml") else loading.find_recipe(resolved)
     return path.read_text(encoding="utf-8")
@@ -116,7 +116,7 @@ def read_recipe_text(recipe: str, experiment_files_folder: Path) -> str:
 def build_fields(
     recipe: str, experiment_files_folder: Path, schema: JsonDict, *, full: bool = False
 ) -> dict[str, list[FormField]]:
-    """Return the fields by group, with the values of the recipe (or of its [full] table) or the schema's defaults.
+    """Return the fields by group, with values from the recipe (or its [full] table) or the schema's defaults.
 
     Settings that do not apply to the task are omitted unless the file sets them.
     """
@@ -139,7 +139,7 @@ def build_fields(
 
 
 def _get_table_properties(schema: JsonDict, table_name: str, raw_experiment: JsonDict) -> JsonDict:
-    """Return the JSON-schema properties of an experiment-file table, for the kind of model that the experiment uses."""
+    """Return the JSON-schema properties of an experiment-file table for the experiment's model kind."""
     names = {"data": "DataConfig", "training": "TrainingConfig", "model": "TransformerConfig"}
     if "pretrained" in raw_experiment.get("model", {}):
         names["model"] = "PretrainedModelConfig"
@@ -160,7 +160,7 @@ def _build_field(name: str, property_schema: JsonDict, values: Mapping[str, Any]
 
 
 def _infer_field_kind(property_schema: JsonDict, schema: JsonDict) -> tuple[FieldKind, tuple[str, ...]]:
-    """Return the kind of form field for a JSON-schema property, and the values it suggests."""
+    """Return the form-field kind for a JSON-schema property, and its suggested values."""
     types = [
         type_schema
         for type_schema in property_schema.get("anyOf", [property_schema])
@@ -196,9 +196,9 @@ def is_checked(form_data: Mapping[str, str], checkbox: str) -> bool:
 def find_changed_fields(
     form_data: Mapping[str, str], experiment_files_folder: Path, schema: JsonDict
 ) -> dict[str, FormField]:
-    """Return the fields whose text differs from what the form showed, by name, with the new text.
+    """Return the new text of each field that was changed in the form, by field name.
 
-    The form showed the values of the file or of its [full] table (`shown`); `full` is the current choice.
+    The form displayed the values from the file or from its [full] table (`shown`); `full` is the current choice.
     """
     recipe = form_data.get("recipe", "")
     before = _index_fields_by_name(
@@ -239,7 +239,7 @@ def parse_training_request(
 
 
 def validate_training_request(request: TrainingRequest, experiment_files_folder: Path) -> TrainingRequest:
-    """Check everything that needs no torch and return the request with absolute paths."""
+    """Check everything that can be checked without torch, and return the request with absolute paths."""
     recipe = resolve_recipe(request.recipe, experiment_files_folder)
     issues: list[ValidationIssue] = []
     settings = []
@@ -272,7 +272,7 @@ def validate_training_request(request: TrainingRequest, experiment_files_folder:
 def _collect_path_errors(
     setting: str, value: Any, experiment_files_folder: Path, errors: list[ValidationIssue]
 ) -> None:
-    """Add an issue for every path in the value, however nested, that leaves the folder."""
+    """Add an issue for every path in the value, at any nesting depth, that points outside the folder."""
     if isinstance(value, dict):
         for inner in value.values():
             _collect_path_errors(setting, inner, experiment_files_folder, errors)
@@ -311,7 +311,7 @@ def parse_error_output(error_output: str) -> list[ValidationIssue]:
 def assign_errors_to_fields(
     errors: Iterable[ValidationIssue], field_names: Iterable[str]
 ) -> tuple[dict[str, list[str]], list[str]]:
-    """Return messages by field, and the messages that belong to no field."""
+    """Return the messages by field, and those that do not belong to any field."""
     known_names = set(field_names)
     by_field: dict[str, list[str]] = {}
     other_errors = []

@@ -70,17 +70,17 @@ def _create_jinja_environment() -> Environment:
 
 
 def build_url_path(*parts: str) -> str:
-    """Return a URL path with every part quoted: /experiments/NAME/stop."""
+    """Return a URL path with every segment quoted, such as /experiments/NAME/stop."""
     return "/" + "/".join(quote(part, safe="") for part in parts)
 
 
 def render_region(name: str, variables: dict[str, Any]) -> str:
-    """Return a part of a page that is updated while it is open."""
+    """Render a page region that is updated while the page is open."""
     return _create_jinja_environment().get_template(f"regions/{name}.html").render(**variables)
 
 
 def render_page(request: Request, template: str, status: int = 200, **view: Any) -> HTMLResponse:
-    """Return a page as a response."""
+    """Render a page and return it as a response."""
     text = _create_jinja_environment().get_template(template).render(current_path=request.url.path, **view)
     return HTMLResponse(text, status_code=status)
 

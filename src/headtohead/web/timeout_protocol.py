@@ -33,7 +33,7 @@ class TimeoutProtocol(H11Protocol):
         self._start_header_timeout()
 
     def data_received(self, data: bytes) -> None:
-        """Process the data; start or stop the timeout for request headers."""
+        """Process incoming data, and start or stop the timeout for request headers."""
         super().data_received(data)
         if self._is_responding():
             self._cancel_header_timeout()

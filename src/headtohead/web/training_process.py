@@ -68,7 +68,7 @@ class TrainingProcess:
 
 
 def validate_name(name: str) -> str:
-    """Return the name of an experiment; raise RequestError if it cannot be a folder name."""
+    """Return the experiment name, or raise RequestError if it is not a valid folder name."""
     if not NAME_PATTERN.fullmatch(name):
         raise RequestError(
             "name: use letters, digits and . _ + -, at most 64 characters, starting with a letter or digit"
@@ -77,14 +77,14 @@ def validate_name(name: str) -> str:
 
 
 def list_started_names(root: Path) -> list[str]:
-    """Return the names of all experiments that servers have started here."""
+    """Return the names of all experiments that a server has started in this runs folder."""
     suffix = ".training.json"
     files = [entry.name for entry in os.scandir(root) if entry.name.endswith(suffix) and entry.name.startswith(".")]
     return sorted(name for file in files if NAME_PATTERN.fullmatch(name := file[1 : -len(suffix)]))
 
 
 def find_training_process(root: Path, name: str) -> TrainingProcess | None:
-    """Return the process that trains this experiment, if a server started it and it is alive."""
+    """Return the process that trains this experiment, provided a server started it and it is still alive."""
     if not NAME_PATTERN.fullmatch(name):
         return None
     try:
@@ -98,7 +98,7 @@ def find_training_process(root: Path, name: str) -> TrainingProcess | None:
 
 
 def is_locked(folder: Path) -> bool:
-    """Return whether a process trains in this folder, without blocking one that is about to lock it."""
+    """Return whether a process is training in this folder, without blocking one that is about to lock it."""
     lock = folder.parent / f".{folder.name}.lock"
     try:
         inode = lock.lstat().st_ino
@@ -114,7 +114,7 @@ def is_locked(folder: Path) -> bool:
 
 
 def _read_locked_inodes() -> _UniversalSet | set[int]:
-    """Return the inodes of locked files, or a set that contains everything without /proc/locks."""
+    """Return the inodes of locked files, or a set that contains every inode if /proc/locks is unavailable."""
     try:
         lines = Path("/proc/locks").read_text().splitlines()
     except OSError:
@@ -141,7 +141,7 @@ def start(root: Path, name: str, arguments: Sequence[str]) -> TrainingProcess:
 
 
 def resume(root: Path, name: str, num_seeds: int | None = None) -> TrainingProcess:
-    """Resume an experiment; with `num_seeds`, train until every variant has this many."""
+    """Resume an experiment; with `num_seeds`, train until every variant has that many seeds."""
     validate_name(name)
     trust.check_experiment_trusted(root / name)
     with _start_lock:
@@ -153,7 +153,7 @@ def resume(root: Path, name: str, num_seeds: int | None = None) -> TrainingProce
 
 
 def stop(root: Path, name: str) -> None:
-    """Interrupt a training as Ctrl-C does, and terminate it if it does not stop. Checkpoints are kept."""
+    """Interrupt training as Ctrl-C would, and terminate the process if it does not stop. Checkpoints are kept."""
     training = find_training_process(root, name)
     if training is None:
         if NAME_PATTERN.fullmatch(name) and is_locked(root / name):
@@ -171,7 +171,7 @@ def _terminate_after_grace(training: TrainingProcess) -> None:
 
 
 def read_log_tail(root: Path, name: str) -> str:
-    """Return the end of the training's output."""
+    """Return the last part of the training log."""
     if not NAME_PATTERN.fullmatch(name):
         return ""
     try:
@@ -201,20 +201,20 @@ def _launch_process(root: Path, name: str, command: list[str]) -> TrainingProces
 
 
 def _get_h2h_command() -> list[str]:
-    """Return the h2h script beside this Python, or the module if there is none."""
+    """Return the h2h script installed next to this Python interpreter, or the module if there is none."""
     script = Path(sys.executable).with_name("h2h")
     return [str(script)] if script.is_file() else [sys.executable, "-m", "headtohead.cli"]
 
 
 def _sign_record(root: Path, training: TrainingProcess) -> str:
-    """Return a signature that only servers of this user can make: a runs folder may contain forged records."""
+    """Return a signature that only this user's servers can create, because a runs folder may contain forged records."""
     record = json.dumps([str(root.resolve()), training.name, training.pid, training.began])
     return hmac.new(_read_signing_key(), record.encode(), hashlib.sha256).hexdigest()
 
 
 @lru_cache(maxsize=1)
 def _read_signing_key() -> bytes:
-    """Return the key of this user, created on first use. Without a writable cache it lasts as long as the server."""
+    """Return this user's signing key, created on first use. Without a writable cache it lasts as long as the server."""
     path = get_cache_folder("serve") / "signing-key"
     key = secrets.token_bytes(32)
     try:

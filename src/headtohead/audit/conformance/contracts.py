@@ -44,27 +44,27 @@ def check_contract(fixture: PartFixture, part_class: type[Part]) -> str:
 
 
 def _draw_hidden_states(part: Part, dtype: torch.dtype) -> Tensor:
-    """Return random values (batch, length, width)."""
+    """Return random hidden states of shape (batch, length, width)."""
     generator = torch.Generator().manual_seed(0)
     return torch.randn(NUM_ROWS, SEQUENCE_LENGTH, part.sizes.width, generator=generator, dtype=torch.float64).to(dtype)
 
 
 def _draw_heads(part: Part, dtype: torch.dtype) -> Tensor:
-    """Return random values (batch, heads, length, head_dim)."""
+    """Return random per-head states of shape (batch, heads, length, head_dim)."""
     sizes, generator = part.sizes, torch.Generator().manual_seed(1)
     shape = (NUM_ROWS, sizes.heads, SEQUENCE_LENGTH, sizes.head_dim)
     return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
 
 
 def _check_close(label: str, actual: Tensor, expected: Tensor) -> None:
-    """Raise CheckFailedError unless two tensors agree up to rounding."""
+    """Raise CheckFailedError unless two tensors agree up to rounding error."""
     difference = measure_difference(actual, expected, label, PART_TOLERANCES[expected.dtype].rounding)
     if not difference.is_within_tolerance:
         raise CheckFailedError(str(difference))
 
 
 def check_position(part: Position, dtype: torch.dtype) -> str:
-    """Check the three methods, with and without a batch axis, and that a signal in the input is declared."""
+    """Check the three methods with and without a batch axis, and that a signal added to the input is declared."""
     hidden_states, queries = _draw_hidden_states(part, dtype), _draw_heads(part, dtype)
     positions = torch.arange(SEQUENCE_LENGTH)
     batched_positions = positions.expand(NUM_ROWS, SEQUENCE_LENGTH)
@@ -154,7 +154,7 @@ def check_projection(part: Projection, dtype: torch.dtype) -> str:
 
 
 def check_merge(part: Merge, dtype: torch.dtype) -> str:
-    """Check that heads keep their shape, with and without a padding mask."""
+    """Check that the heads' shape is preserved, with and without a padding mask."""
     heads = _draw_heads(part, dtype)
     for mask in (None, torch.ones(NUM_ROWS, SEQUENCE_LENGTH, dtype=torch.bool)):
         merged, state = part(heads, mask)
@@ -163,14 +163,14 @@ def check_merge(part: Merge, dtype: torch.dtype) -> str:
 
 
 def check_feedforward(part: FeedForward, dtype: torch.dtype) -> str:
-    """Check that hidden states keep their shape."""
+    """Check that the shape of the hidden states is preserved."""
     hidden_states = _draw_hidden_states(part, dtype)
     check_tensor(part(hidden_states), tuple(hidden_states.shape), dtype, "feed-forward")
     return "absent" if part.is_absent else "hidden states keep their shape"
 
 
 def check_norm(part: Norm, dtype: torch.dtype) -> str:
-    """Check that hidden states keep their shape, with and without a batch axis."""
+    """Check that the shape of the hidden states is preserved, with and without a batch axis."""
     hidden_states = _draw_hidden_states(part, dtype)
     check_tensor(part(hidden_states), tuple(hidden_states.shape), dtype, "norm")
     check_tensor(part(hidden_states[0]), tuple(hidden_states[0].shape), dtype, "norm of a single row")
@@ -178,7 +178,7 @@ def check_norm(part: Norm, dtype: torch.dtype) -> str:
 
 
 def check_pool(part: Pool, dtype: torch.dtype) -> str:
-    """Check that there is one vector per row, and that it does not depend on hidden states at padding."""
+    """Check that there is one vector per row, and that it does not depend on the hidden states at padding positions."""
     hidden_states = _draw_hidden_states(part, dtype)
     mask = torch.ones(NUM_ROWS, SEQUENCE_LENGTH, dtype=torch.bool)
     mask[1, 4:], mask[2, :5] = False, False

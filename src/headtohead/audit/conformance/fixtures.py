@@ -42,7 +42,10 @@ class PartFixture:
         return NUM_CLASSES if self.is_encoder else None
 
     def build_model(self, *, seed: int = 0, dtype: torch.dtype = torch.float64) -> Transformer:
-        """Return a model in evaluation mode. All parameters are perturbed, since initial zeros hide violations."""
+        """Return a model in evaluation mode.
+
+        All parameters are perturbed, because zero initialization hides violations.
+        """
         model = build_model(self.config, VOCAB_SIZE, self.num_classes, seed=seed)
         assert isinstance(model, Transformer)
         model = model.to(dtype).eval()
@@ -69,7 +72,7 @@ class PartFixture:
 
     @cached_property
     def lengths(self) -> tuple[int, ...]:
-        """Return a short length, and one at which windows use the blocked attention implementation."""
+        """Return a short length, and a length at which windowed attention uses the blocked implementation."""
         blocked = find_blocked_attention_length(self.build_model())
         if not blocked:
             return (SHORT_LENGTH,)
@@ -88,7 +91,7 @@ class PartFixture:
 def build_fixture(
     model_settings: Mapping[str, Any], *, is_encoder: bool = False, include_short_length: bool = True
 ) -> PartFixture:
-    """Return a fixture with these settings, whose context fits its texts."""
+    """Return a fixture with these settings, whose context is long enough for its texts."""
     config = config_model.TransformerConfig.model_validate({**SMALL_MODEL_SETTINGS, **model_settings})
     fixture = PartFixture(config, is_encoder, include_short_length)
     context = max(config.context, *fixture.lengths)

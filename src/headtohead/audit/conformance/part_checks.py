@@ -20,7 +20,7 @@ class CheckFailedError(Exception):
 
 
 def check_tensor(actual: object, shape: tuple[int, ...], dtype: torch.dtype, label: str) -> None:
-    """Raise unless this is a tensor of this shape and dtype with finite values."""
+    """Raise CheckFailedError unless the value is a tensor with the given shape and dtype and finite values."""
     if not isinstance(actual, Tensor):
         raise CheckFailedError(f"{label}: {type(actual).__name__} instead of a tensor")
     if tuple(actual.shape) != shape:
@@ -79,7 +79,7 @@ def check_initialization(fixture: PartFixture) -> str:
             "reset_parameters(self)"
         )
     constant_names = [name for name in _find_random_tensors(models[0]) if name in tensors]
-    for seed in range(1, 9):  # a permutation of two heads is often the same for two seeds
+    for seed in range(1, 9):  # two seeds often produce the same permutation of two heads
         if constant_names:
             other_tensors = _initialize_and_copy_tensors(models[1], seed=seed)
             constant_names = [name for name in constant_names if torch.equal(tensors[name], other_tensors[name])]
@@ -102,14 +102,14 @@ def _build_after_random_draws(fixture: PartFixture, *, rng_seed: int) -> Transfo
 
 
 def _initialize_and_copy_tensors(model: Transformer, *, seed: int) -> dict[str, Tensor]:
-    """Initialize the model from this seed; return a copy of all parameters and buffers by name."""
+    """Initialize the model from this seed and return copies of all parameters and buffers by name."""
     init_parameters(model, seed)
     tensors = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
 def _find_random_tensors(model: Transformer) -> list[str]:
-    """Return the names of tensors that `reset_parameters` draws at random."""
+    """Return the names of the tensors that `reset_parameters` initializes randomly."""
     names = []
     with fork_seeded_rng("conformance", "random tensors"):
         for prefix, module in model.named_modules():
@@ -120,7 +120,7 @@ def _find_random_tensors(model: Transformer) -> list[str]:
 
 
 def _find_tensors_drawn_by_reset(module: nn.Module, reset: Callable[[], object]) -> list[str]:
-    """Return tensors that change between calls, or, if the module seeds the generator itself, all of its tensors."""
+    """Return the tensors that change between calls, or all of them if the module seeds the generator itself."""
     tensors = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
     state_before = torch.get_rng_state()
     reset()

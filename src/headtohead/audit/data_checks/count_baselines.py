@@ -27,8 +27,8 @@ def score_simple_classifiers(
 ) -> dict[str, dict[str, float]]:
     """Return the accuracy of simple classifiers on all rows and on the unseen rows of each held-out split.
 
-    They predict the most common class; look up the text in train (the most common class if it does not occur there);
-    and count its tokens (naive Bayes).
+    There are three: always predict the most common class; look up the text in train, falling back to the most common
+    class; and naive Bayes over token counts.
     """
     scores: dict[str, dict[str, float]] = {}
     train = encoded_splits["train"]
@@ -99,7 +99,7 @@ def _sample_token_pairs(encoded: EncodedSplit) -> tuple[NDArray[np.int64], NDArr
 class NaiveBayes:
     """Multinomial naive Bayes over tokens (Maron 1961).
 
-    Smoothing is chosen by leave-one-out accuracy on train unless it is given.
+    Unless the smoothing strength is given, it is chosen by leave-one-out accuracy on train.
     """
 
     SMOOTHING_CANDIDATES = (1.0, 0.5, 0.2, 0.1)
@@ -116,7 +116,7 @@ class NaiveBayes:
         )
 
     def _compute_leave_one_out_accuracy(self, rows: TokenRows, smoothing: float) -> float:
-        """Return the training accuracy when each row is removed from the counts before it is predicted."""
+        """Return the training accuracy when each row is excluded from the counts before it is predicted."""
         num_correct = 0
         for tokens, label in zip(_iterate_row_tokens(rows), self.labels, strict=True):
             remaining_counts, remaining_totals = self.counts[:, tokens], self.class_totals.copy()
@@ -131,7 +131,7 @@ class NaiveBayes:
     def _compute_log_scores(
         self, token_counts: NDArray[np.float64], class_totals: NDArray[np.float64], smoothing: float
     ) -> NDArray[np.float64]:
-        """Return the log score of each class for a row, from the counts (classes, tokens) of its tokens."""
+        """Return each class's log score for a row, given the class counts of its tokens, shape (classes, tokens)."""
         denominator = class_totals + smoothing * self.counts.shape[1]
         scores: NDArray[np.float64] = self.log_prior + np.log((token_counts + smoothing) / denominator[:, None]).sum(1)
         return scores
@@ -167,6 +167,6 @@ def count_lines_by_label(corpus: Corpus, labelled_corpus: Corpus) -> dict[str, d
 
 
 def _count_rows_by_label(rows: Sequence[str], label_of: dict[str, int], label_names: Sequence[str]) -> dict[str, int]:
-    """Return the number of rows with each label; rows without a known label count as "not traced"."""
+    """Return the number of rows per label; rows whose label is unknown are counted as "not traced"."""
     counts = Counter(label_of.get(normalize_text(row)) for row in rows)
     return {**{name: counts[index] for index, name in enumerate(label_names)}, "not traced": counts[None]}

@@ -1,7 +1,7 @@
 """Label leaks: simple features of a text that alone predict its label.
 
-A feature maps each row to a number. A test row gets the most common class of the training rows with the nearest number,
-so that single values, sets of values and ranges are found alike.
+A feature maps each row to a number. A test row is assigned the most common class among the training rows with the
+nearest number, so single values, sets of values and ranges are all detected.
 """
 
 from __future__ import annotations
@@ -69,7 +69,10 @@ def find_leaking_features(
 
 
 def is_leak(error: float, chance: float) -> bool:
-    """Return whether an error rate is too low for a simple feature; `chance` is that of the most common class."""
+    """Return whether an error rate is suspiciously low for a simple feature.
+
+    `chance` is the error rate of always predicting the most common class.
+    """
     return error <= min(MAX_LEAK_ERROR, MAX_ERROR_RATIO * chance)
 
 
@@ -81,7 +84,7 @@ def _take_rows(rows: TokenRows) -> TokenRows:
 
 
 def _predict_from_nearest(train_values: Values, labels: NDArray[np.int64], values: Values) -> NDArray[np.int64]:
-    """Return the most common class of the training rows with the nearest value, shape (rows,)."""
+    """Return the most common class among the training rows with the nearest value, shape (rows,)."""
     known, inverse = np.unique(train_values, return_inverse=True)
     counts = np.zeros((len(known), labels.max() + 1), np.int64)
     np.add.at(counts, (inverse, labels), 1)
@@ -93,7 +96,7 @@ def _predict_from_nearest(train_values: Values, labels: NDArray[np.int64], value
 
 
 def _compute_token_features(rows: TokenRows) -> dict[str, Values]:
-    """Return the number of tokens, and the tokens at the first and last positions; -1 for rows that are too short."""
+    """Return each row's token count and its first and last tokens, with -1 where a row is too short."""
     starts, ends, tokens = rows.offsets[:-1].numpy(), rows.offsets[1:].numpy(), rows.tokens.numpy()
     end_tokens = {}
     for index in range(NUM_END_POSITIONS):
@@ -108,7 +111,7 @@ def _compute_token_features(rows: TokenRows) -> dict[str, Values]:
 
 
 def _compute_number_features(rows: Sequence[str]) -> dict[str, Values]:
-    """Return the first, last, largest and summed numbers of each text, and their last digits; -1 without a number."""
+    """Return the first, last and largest number in each text, their sum, and the last digits; -1 if there is none."""
     numbers = [[float(match) for match in _NUMBER_PATTERN.findall(row)[:64]] or [-1.0] for row in rows]
     values = {
         "the first number": np.array([row[0] for row in numbers]),
@@ -120,7 +123,7 @@ def _compute_number_features(rows: Sequence[str]) -> dict[str, Values]:
 
 
 def _find_deciding_order(train: TokenRows, vocab_size: int) -> tuple[int, int]:
-    """Return the two frequent tokens whose order predicts most labels of the training rows."""
+    """Return the two frequent tokens whose relative order best predicts the training labels."""
     assert train.labels is not None
     row_counts = np.bincount(_list_occurrences(train, vocab_size)[1])
     frequent = np.argsort(-row_counts, kind="stable")[:MAX_ORDERED_TOKENS]
@@ -138,14 +141,17 @@ def _find_deciding_order(train: TokenRows, vocab_size: int) -> tuple[int, int]:
 
 
 def _list_occurrences(rows: TokenRows, vocab_size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows and tokens of all occurrences; a token counts once per row."""
+    """Return the row and token of each occurrence, counting a token once per row."""
     row_indices = np.repeat(np.arange(len(rows)), rows.lengths.numpy())
     occurrences = np.unique(row_indices * vocab_size + rows.tokens.numpy())
     return occurrences // vocab_size, occurrences % vocab_size
 
 
 def _find_first_positions(rows: TokenRows, tokens: Sequence[int]) -> Values:
-    """Return where each token first occurs in each row, (rows, tokens); a large number if it does not."""
+    """Return the position at which each token first occurs in each row, shape (rows, tokens).
+
+    Tokens that do not occur get a large number.
+    """
     row_indices = np.repeat(np.arange(len(rows)), rows.lengths.numpy())
     positions = np.arange(len(row_indices)) - rows.offsets.numpy()[row_indices]
     first = np.full((len(rows), len(tokens)), float(2**40))
@@ -156,7 +162,7 @@ def _find_first_positions(rows: TokenRows, tokens: Sequence[int]) -> Values:
 
 
 def _hash_token_pairs(rows: TokenRows) -> TokenRows:
-    """Return rows of hashes of each token and the one that follows it."""
+    """Return, for each row, the hashes of all pairs of adjacent tokens."""
     tokens = rows.tokens.long()
     hashes = (tokens[:-1] * 1_000_003 + tokens[1:]) % NUM_PAIR_HASHES
     is_inside = torch.ones(len(hashes), dtype=torch.bool)
@@ -168,7 +174,7 @@ def _hash_token_pairs(rows: TokenRows) -> TokenRows:
 
 
 def find_label_marks(train: TokenRows, num_classes: int, vocab_size: int) -> dict[int, float]:
-    """Return the tokens that occur in many rows, all of one label, with the share of rows that contain them."""
+    """Return tokens that occur in many rows, all with the same label, and the fraction of rows that contain them."""
     assert train.labels is not None
     if num_classes * vocab_size > MAX_COUNT_TABLE_SIZE:
         return {}

@@ -33,7 +33,7 @@ _overlap_cache: dict[tuple[str, str, str], TextOverlap] = {}
 
 @dataclass(frozen=True)
 class DataUse:
-    """How an experiment uses a corpus, which decides whether a leak withholds the verdict."""
+    """How an experiment uses a corpus, which determines whether a leak withholds the verdict."""
 
     judged_splits: frozenset[str] | None = None
     """test splits that the verdict is based on; None for all"""
@@ -148,7 +148,7 @@ def audit_repeats(corpus: Corpus, split: Split, use: DataUse) -> CheckResult:
 
 
 def audit_shared_documents(corpus: Corpus, split: Split) -> CheckResult:
-    """Check that no document, such as an article or a speaker, has rows both in train and in a test split."""
+    """Check that no document (such as an article or a speaker) contributes rows to both train and a test split."""
     name = f"documents of {split.name} in train"
     documents, train_documents = set(split.documents), set(corpus.train.documents)
     if len(documents) < 2 or len(train_documents) < 2:
@@ -169,13 +169,13 @@ def audit_shared_documents(corpus: Corpus, split: Split) -> CheckResult:
 
 
 def _is_numbering(names: Sequence[str]) -> bool:
-    """Return whether these are the numbers from 0 or 1 on."""
+    """Return whether the values are consecutive numbers starting at 0 or 1."""
     numbers = sorted({int(name) for name in names if name.isdecimal()})
     return len(numbers) == len(set(names)) and numbers in ([*range(len(numbers))], [*range(1, len(numbers) + 1)])
 
 
 def audit_held_out_splits(corpus: Corpus) -> CheckResult:
-    """Return whether the test split was cut from the training file of a source that has its own validation split."""
+    """Check whether test was carved out of the training file although the source provides a validation split."""
     name, procedure = "held-out splits", "splits that the source does not have"
     if HELD_OUT_TEST not in corpus.origin:
         return CheckResult(name, True, procedure, "the source has a test split")
@@ -207,7 +207,7 @@ def _describe_lookup(corpus: Corpus, split: Split, source_name: str, overlap: Te
 
 
 def _describe_overlap(overlap: TextOverlap, num_seen: int, noun: str, split_name: str, source_name: str) -> str:
-    """Return how many rows leak: how many occur in the other split, and the share of copied words."""
+    """Describe the extent of a leak: how many rows occur in the other split, and the fraction of copied words."""
     num_verbatim, num_copies = int(overlap.is_verbatim.sum()), int(overlap.is_copy.sum())
     num_near, total = int(overlap.is_near_copy.sum()), len(overlap.is_copy)
     words = f"{overlap.copied_words:.1%} of the words are copied"
@@ -225,7 +225,7 @@ def _describe_overlap(overlap: TextOverlap, num_seen: int, noun: str, split_name
 
 
 def _interpret_overlap(overlap: float, noun: str) -> str:
-    """Return what the fraction of leaked held-out rows means for scores."""
+    """Explain how the fraction of leaked held-out rows affects the scores."""
     advice = f"use the scores on unseen {noun}"
     if overlap > 0.5:
         return f"Scores on all {noun} mostly measure memorization; {advice}."
@@ -275,7 +275,7 @@ def audit_label_conflicts(corpus: Corpus) -> CheckResult:
 
 
 def _collect_labels(split: Split) -> dict[str, set[int]]:
-    """Return the labels of each normalized text of a split, to find conflicting labels."""
+    """Return the set of labels for each normalized text in a split."""
     labels_by_text: dict[str, set[int]] = {}
     assert split.labels is not None, "a classifier's split has labels"
     for row, label in zip(split.rows, split.labels, strict=True):
@@ -284,7 +284,7 @@ def _collect_labels(split: Split) -> dict[str, set[int]]:
 
 
 def _format_conflict_example(corpus: Corpus, split: Split, normalized_text: str) -> str:
-    """Return the first row with this normalized text, and its labels."""
+    """Describe the first row with this normalized text, including its labels."""
     row = next(row for row in split.rows if normalize_text(row) == normalized_text)
     labels = set().union(
         *(_collect_labels(labelled_split).get(normalized_text, set()) for labelled_split in (corpus.train, split))

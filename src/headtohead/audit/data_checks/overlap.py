@@ -44,7 +44,7 @@ WordHashes = NDArray[np.uint64]
 
 
 class _PunctuationRemover(dict[int, int | None]):
-    """Table for str.translate that removes punctuation and whitespace, and caches each character."""
+    """A lazily filled table for str.translate that removes punctuation and whitespace."""
 
     def __missing__(self, code: int) -> int | None:
         category = unicodedata.category(chr(code))
@@ -57,13 +57,13 @@ _REMOVE_PUNCTUATION = _PunctuationRemover()
 
 @lru_cache(maxsize=2**17)
 def normalize_text(text: str) -> str:
-    """Return the text without case, punctuation and whitespace; unchanged if nothing else is left."""
+    """Return the text in lower case without punctuation and whitespace, or unchanged if nothing would be left."""
     return unicodedata.normalize("NFKC", text).casefold().translate(_REMOVE_PUNCTUATION) or text.strip()
 
 
 @dataclass(frozen=True)
 class TextOverlap:
-    """The rows of a split that another split contains, and the share of copied words."""
+    """The rows of one split that also occur in another, and the fraction of copied words."""
 
     is_verbatim: NDArray[np.bool_]
     is_copy: NDArray[np.bool_]
@@ -86,7 +86,7 @@ class TextOverlap:
 
     @property
     def is_seen(self) -> NDArray[np.bool_]:
-        """Copies and, if there are more than in ordinary text, near copies."""
+        """Mask of seen rows: copies and, if there are more near copies than in ordinary text, near copies."""
         return self.is_copy | self.is_near_copy if self.has_near_copies else self.is_copy
 
 
@@ -132,11 +132,11 @@ def find_overlap(rows: Sequence[str], source_rows: Iterable[str]) -> TextOverlap
 
 
 def group_repeated_rows(rows: Sequence[str]) -> NDArray[np.int64]:
-    """Return for each row the index of the first row that it copies or nearly copies; its own index if there is none.
+    """Return, for each row, the index of the first row that it copies or nearly copies, or its own index.
 
-    Rows with equal values form one group, which counts as one example.
+    Rows with the same index form a group, which counts as a single example.
     """
-    # Exact copies, up to case, punctuation and whitespace.
+    # Exact copies, ignoring case, punctuation and whitespace.
     first_by_text: dict[str, int] = {}
     first_rows = [first_by_text.setdefault(normalize_text(row), index) for index, row in enumerate(rows)]
     groups = np.array(first_rows, np.int64)
@@ -163,14 +163,14 @@ def group_repeated_rows(rows: Sequence[str]) -> NDArray[np.int64]:
         is_near_copy = counts >= NEAR_COPY_SHARE * (lengths[later_rows] - NGRAM_WORDS + 1)
         is_near_copy &= later_rows > earlier_rows
         groups[sampled_rows[later_rows[is_near_copy]]] = groups[sampled_rows[earlier_rows[is_near_copy]]]
-    # Follow chains of copies to their first row.
+    # Follow each chain of copies back to its first row.
     while (groups != groups[groups]).any():
         groups = groups[groups]
     return groups
 
 
 def _choose_stride(rows: Sequence[str]) -> int:
-    """Return the stride of an even sample of rows with at most about `MAX_COMPARED_WORDS` words; 1 for all rows."""
+    """Return the stride that samples rows evenly down to about `MAX_COMPARED_WORDS` words; 1 keeps all rows."""
     num_words = sum(len(row) if _has_no_spaces(row) else row.count(" ") + 1 for row in rows)
     return max(1, -(-num_words // MAX_COMPARED_WORDS))
 
@@ -202,7 +202,7 @@ class _WordHasher:
         return hashes
 
     def hash_rows(self, rows: Iterable[str]) -> tuple[WordHashes, NDArray[np.int64]]:
-        """Return the words of all rows, and the end of each row in them."""
+        """Return the word hashes of all rows, concatenated, and the end offset of each row."""
         words: list[int] = []
         row_ends = []
         for row in rows:
@@ -211,9 +211,9 @@ class _WordHasher:
         return np.array(words, np.uint64), np.array(row_ends, np.int64)
 
     def hash_in_chunks(self, rows: Iterable[str]) -> Iterator[tuple[WordHashes, NDArray[np.int64]]]:
-        """Yield the words of all rows in chunks, and the end of each row in them.
+        """Yield the word hashes of all rows in chunks, each with the end offsets of its rows.
 
-        A chunk begins with the last words of the one before, as its first row, so that no n-gram is lost.
+        The first row of a chunk repeats the last words of the previous chunk, so that no n-gram is lost.
         """
         words: list[int] = []
         row_ends: list[int] = []
@@ -240,7 +240,7 @@ class _HashLookup:
         self._may_occur[self._hashes >> self._shift] = True
 
     def find(self, candidates: NDArray[np.uint64]) -> None:
-        """Mark the hashes that occur among the candidates."""
+        """Mark the hashes that occur among the candidates as found."""
         if not len(self._hashes):
             return
         candidates = candidates[self._may_occur[candidates >> self._shift]]
@@ -249,7 +249,7 @@ class _HashLookup:
 
     @property
     def is_found(self) -> NDArray[np.bool_]:
-        """Return for each hash whether it was found."""
+        """Return a mask of the hashes that have been found."""
         return self._is_found[self._inverse]
 
 
@@ -261,11 +261,11 @@ class _NgramLookup(_HashLookup):
         super().__init__(_hash_ngrams(words, length, allow_change=allow_change))
 
     def find_in(self, words: WordHashes) -> None:
-        """Mark the n-grams that occur in these words."""
+        """Mark the n-grams that occur in these words as found."""
         self.find(_hash_ngrams(words, self.length, allow_change=self.allow_change))
 
     def cover_words(self) -> NDArray[np.bool_]:
-        """Return for each word whether it lies in an n-gram that was found."""
+        """Return a mask of the words that lie in an n-gram that has been found."""
         starts = np.flatnonzero(self.is_found.any(1))
         depth = np.zeros(self.num_words + 1, np.int64)
         np.add.at(depth, starts, 1)
@@ -285,8 +285,10 @@ def _hash_bags(words: WordHashes, row_ends: NDArray[np.int64]) -> tuple[NDArray[
 
 
 def _hash_ngrams(words: WordHashes, length: int, *, allow_change: bool) -> NDArray[np.uint64]:
-    """Return the hash of each n-gram, shape (n-grams, 1); with `allow_change`, its hashes without each of its words,
-    shape (n-grams, length)."""
+    """Return the hash of each n-gram, shape (n-grams, 1).
+
+    With `allow_change`, return one hash per omitted word instead, shape (n-grams, length).
+    """
     num_ngrams = max(0, len(words) - length + 1)
     factors = [np.uint64(pow(_HASH_FACTOR, index + 1, 2**64)) for index in range(length)]
     terms = [words[index : index + num_ngrams] * factor for index, factor in enumerate(factors)]

@@ -32,7 +32,7 @@ share of them, occur in test
 
 @dataclass(frozen=True)
 class _TextOutsideTrain:
-    """Text other than train from which the vocabulary was built."""
+    """Text outside the train split that was used to build the vocabulary."""
 
     num_rows: int
     normalized_rows: frozenset[str]
@@ -44,7 +44,7 @@ class _TextOutsideTrain:
 
 @dataclass(frozen=True)
 class _SplitCoverage:
-    """Token counts of one held-out split, by the origin of the tokens in the vocabulary."""
+    """Token counts for one held-out split, grouped by how each token entered the vocabulary."""
 
     split_name: str
     num_tokens: int
@@ -62,7 +62,7 @@ class _SplitCoverage:
 def audit_vocabulary(
     corpus: Corpus, tokenizer: TokenizerProtocol, token_counts: SplitTokenCounts, *, is_given: bool = False
 ) -> CheckResult:
-    """Measure the share of held-out tokens that are known only through text outside train.
+    """Measure the fraction of held-out tokens that are in the vocabulary only because of text outside train.
 
     `is_given` means that the tokenizer was read from a file, so its training text is unknown.
     """
@@ -140,7 +140,7 @@ def _audit_given_vocabulary(
 
 
 def _find_longest_tokens(tokenizer: TokenizerProtocol) -> list[int]:
-    """Return the tokens of at least 3 characters that no other token starts or ends with, such as whole words."""
+    """Return the tokens of at least 3 characters that are not a prefix or suffix of any other, such as whole words."""
     tokens = [tokenizer.id_to_token(index) for index in range(tokenizer.vocab_size)]
     parts = {token[:end] for token in tokens for end in range(3, len(token))}
     parts |= {token[start:] for token in tokens for start in range(1, len(token) - 2)}
@@ -163,7 +163,7 @@ def _describe_coverage(coverage: _SplitCoverage, noun: str) -> str:
 
 
 def _collect_text_outside_train(corpus: Corpus) -> _TextOutsideTrain:
-    """Return the vocabulary text besides train. Labels at the start of table lines are removed."""
+    """Return the text outside train that the vocabulary was built from, without labels at the start of table lines."""
     if corpus.vocabulary_rows is corpus.train.rows:
         return _TextOutsideTrain(0, frozenset(), corpus.train.rows, "", "")
     train_rows = set(corpus.train.rows)
@@ -178,7 +178,7 @@ def _collect_text_outside_train(corpus: Corpus) -> _TextOutsideTrain:
 def _measure_split_coverage(
     split: Split, tokenizer: TokenizerProtocol, token_counts: SplitTokenCounts, text_outside_train: _TextOutsideTrain
 ) -> _SplitCoverage:
-    """Count the tokens of a held-out split that do not occur in train, by where they do occur."""
+    """Count a held-out split's tokens that do not occur in train, grouped by where they do occur."""
     counts = token_counts[split.name]
     is_not_in_train = (counts > 0) & (token_counts["train"] == 0)
     special_ids = {tokenizer.unk_id, tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id}
@@ -207,7 +207,7 @@ def _measure_split_coverage(
 
 
 def _is_word_in_rows(word: str, rows: Sequence[str]) -> bool:
-    """Return whether the word occurs in these rows. Reads them in blocks, since they may not fit into memory."""
+    """Return whether the word occurs in these rows, which are read in blocks because they may not fit into memory."""
     iterator = iter(rows)
     while block := list(islice(iterator, ROWS_PER_BLOCK)):
         if contains_word(word, "\n".join(block).casefold(), match_whole_word=False):
@@ -216,9 +216,9 @@ def _is_word_in_rows(word: str, rows: Sequence[str]) -> bool:
 
 
 def contains_word(word: str, text: str, *, match_whole_word: bool) -> bool:
-    """Return whether the text contains the word; with `match_whole_word`, not inside a longer word.
+    """Return whether the text contains the word; with `match_whole_word`, matches inside longer words are ignored.
 
-    Punctuation always counts as contained, because tokenizers rewrite it.
+    Punctuation is always considered present, because tokenizers rewrite it.
     """
     if not any(character.isalnum() for character in word):
         return True

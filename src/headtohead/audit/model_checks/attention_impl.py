@@ -23,7 +23,7 @@ from headtohead.nn.transformer import Transformer
 
 
 class AttentionImplementationCheck(ModelCheck):
-    """Outputs and weight gradients are the same with eager and sdpa attention, including blocked where it applies."""
+    """Eager and sdpa attention (and blocked, where applicable) give the same outputs and weight gradients."""
 
     name = "attention-implementations"
     is_blocking = True

@@ -1,7 +1,7 @@
 """Attention weights: rows sum to 1, with no weight on padding, on later positions in a decoder, or outside a window.
 
-Causality is decided from logits, not from attention weights, and other kinds of attention (such as the difference of
-two softmaxes) may break these rules legitimately. A failure does not withhold the verdict.
+A failure does not withhold the verdict: causality is judged from the logits, not from the attention weights, and some
+kinds of attention (such as the difference of two softmaxes) may legitimately break these rules.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def check_attention_weights(probe: ModelProbe) -> CheckResult:
 
 @dataclass(frozen=True)
 class AttentionRuleResult:
-    """The result of one rule for one layer's attention weights."""
+    """The result of applying one rule to one layer's attention weights."""
 
     name: Literal["sums", "padding", "ahead", "behind"]
     max_deviation: float
@@ -103,7 +103,7 @@ def check_attention_rules(
 
 
 def find_layer_reach(model: nn.Module, layer_index: int, *, is_decoder: bool) -> AttentionReach:
-    """Return how far (behind, ahead) a layer may attend: the reach of its pattern, and never ahead in a decoder."""
+    """Return how far (behind, ahead) a layer may attend: its pattern's reach, and never ahead in a decoder."""
     layers: Sequence[nn.Module] = list(model.layers) if isinstance(model, Transformer) else ()
     patterns = (
         [module for module in layers[layer_index].modules() if isinstance(module, Pattern)]

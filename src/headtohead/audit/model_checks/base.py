@@ -22,7 +22,7 @@ Measurement = Difference | str
 
 
 class Failure(NamedTuple):
-    """Wording of a failed check."""
+    """How a failed check is worded."""
 
     observation: str
     interpretation: str
@@ -44,7 +44,7 @@ class ModelCheck(ABC):
     training_failure: ClassVar[Failure]
 
     def find_inapplicable_reason(self, probe: ModelProbe) -> str:
-        """Return why the property cannot be measured on this model; an empty string if it can."""
+        """Return why the property cannot be measured on this model, or an empty string if it can."""
         return ""
 
     @abstractmethod
@@ -52,7 +52,7 @@ class ModelCheck(ABC):
 
     @abstractmethod
     def measure(self, probe: ModelProbe, *, training: bool = False) -> Iterator[Measurement]:
-        """Yield a measurement for each comparison, in evaluation or in training mode."""
+        """Yield one measurement per comparison, in evaluation or training mode."""
 
     def describe_violation(self, differences: list[Difference]) -> str:
         return f"{self.failure.observation}: {select_worst(differences)}"
@@ -93,7 +93,7 @@ class ModelCheck(ABC):
 
 
 def build_mixed_padding_mask(input_ids: Tensor) -> PaddingMask:
-    """Return a mask (batch, length) whose rows cycle through no padding, and padding left, right and in the middle."""
+    """Return a mask (batch, length) whose rows cycle through no, left, right and middle padding."""
     length = input_ids.shape[1]
     mask = torch.ones_like(input_ids, dtype=torch.bool)
     mask[1::4, : (length + 1) // 3] = False
@@ -103,5 +103,5 @@ def build_mixed_padding_mask(input_ids: Tensor) -> PaddingMask:
 
 
 def select_positions(logits: Tensor, position_mask: Tensor | None) -> Tensor:
-    """Return the logits at the marked positions; all of them without a mask."""
+    """Return the logits at the marked positions, or all logits if there is no mask."""
     return logits if position_mask is None else logits[position_mask]

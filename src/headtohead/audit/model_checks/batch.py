@@ -16,7 +16,7 @@ from headtohead.audit.tolerance import measure_difference
 
 
 class BatchIndependenceCheck(ModelCheck):
-    """The output for a row does not depend on the other rows."""
+    """A row's output does not depend on the other rows."""
 
     name = "batch-independence"
     is_blocking = True

@@ -51,7 +51,7 @@ class CausalityCheck(ModelCheck):
         return "a context of one token has no later tokens" if probe.length < 2 else ""
 
     def describe_procedure(self, probe: ModelProbe) -> str:
-        """Describe which later tokens are replaced and at which lengths."""
+        """Describe which later tokens are replaced, and at which text lengths."""
         num_positions = len(_select_start_positions(probe))
         return (
             f"later tokens replaced from {num_positions} positions of a text of {probe.length} tokens and "

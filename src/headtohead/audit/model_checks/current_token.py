@@ -14,7 +14,7 @@ CURRENT_TOKEN_CHECK_NAME = "current-token"
 
 
 def check_current_token(probe: ModelProbe) -> CheckResult:
-    """Check that the last logits change if the last token is replaced."""
+    """Check that the logits at the last position change if the last token is replaced."""
     if not probe.is_causal:
         return build_not_applicable(CURRENT_TOKEN_CHECK_NAME, "the model is an encoder, which reads the whole text")
     replaced = probe.replace_tokens_from(probe.input_ids, probe.length - 1)

@@ -1,8 +1,8 @@
 """Determinism: the same input must give the same output.
 
-Random draws during evaluation are a flaw that does not withhold the verdict: they leak nothing, and the interval over
-seeds contains their noise. If the output changes even with the same RNG state, no other check is conclusive and no
-score can be trusted.
+Random draws during evaluation are a flaw that does not withhold the verdict: they leak nothing, and the confidence
+interval across seeds accounts for their noise. If the output changes even with the same RNG state, no other check is
+conclusive and no score can be trusted.
 """
 
 from __future__ import annotations

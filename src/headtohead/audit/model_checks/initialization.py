@@ -35,7 +35,7 @@ def audit_untrained_model(
 
 
 def check_initial_loss(probe: ModelProbe, batch: Batch, num_choices: int) -> CheckResult:
-    """Check that the initial loss is near ln(num_choices), the loss of a uniform guess."""
+    """Check that the initial loss is close to ln(num_choices), the loss of a uniform guess."""
     logits = probe.compute_logits(batch.input_ids, batch.attention_mask)
     labels = batch.labels.to(logits.device)
     loss = float(F.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORE_INDEX))
@@ -92,7 +92,7 @@ def check_gradients(probe: ModelProbe) -> CheckResult:
 
 
 def _find_invalid_gradients(probe: ModelProbe) -> tuple[list[str], list[str]]:
-    """Return the names of weights without a gradient, and of those with one that is not finite."""
+    """Return the names of weights that have no gradient, and of weights whose gradient is not finite."""
     gradients = probe.compute_weight_gradients(probe.run_forward(probe.input_ids, training=True).logits)
     names = [name for name, parameter in probe.model.named_parameters() if parameter.requires_grad]
     missing = [name for name in names if name not in gradients or not bool(gradients[name].any())]

@@ -25,7 +25,7 @@ DECODE_STEPS = 8
 
 
 class KVCacheCheck(ModelCheck):
-    """Decoding as `generate` does, in chunks and with padding equals one full pass."""
+    """Decoding as in `generate`, in chunks and with padding gives the same logits as one full pass."""
 
     name = "kv-cache"
     requires_determinism = True
@@ -37,9 +37,7 @@ class KVCacheCheck(ModelCheck):
     )
 
     def find_inapplicable_reason(self, probe: ModelProbe) -> str:
-        """Return why cached decoding cannot be checked: an encoder, a model without a cache, or a text that is too
-        short.
-        """
+        """Return why cached decoding cannot be checked: an encoder, no cache support, or a text that is too short."""
         if not probe.is_causal:
             return "the model is an encoder, which does not decode"
         if not isinstance(probe.model, Transformer):
@@ -50,7 +48,7 @@ class KVCacheCheck(ModelCheck):
         return f"prompts and up to {DECODE_STEPS} tokens as in `h2h generate`, a text in two chunks, padded prompts"
 
     def run(self, probe: ModelProbe) -> CheckResult:
-        """Run the check; an exception during a pass with a cache is a failure."""
+        """Run the check; an exception during a cached pass counts as a failure."""
         try:
             return super().run(probe)
         except UnsupportedInputError as error:
@@ -117,7 +115,7 @@ def compute_logits_in_chunks(
     chunk_sizes: Sequence[int],
     attention_mask: Tensor | None = None,
 ) -> Tensor:
-    """Return the logits of all positions, computed chunk by chunk with a cache: (batch, length, vocab)."""
+    """Return the logits at all positions, computed chunk by chunk with a cache, shape (batch, length, vocab)."""
     cache = KVCache(num_layers)
     id_chunks = input_ids.split(list(chunk_sizes), dim=1)
     mask_chunks = [None] * len(id_chunks) if attention_mask is None else attention_mask.split(list(chunk_sizes), dim=1)

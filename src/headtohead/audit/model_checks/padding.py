@@ -45,7 +45,7 @@ class PaddingCheck(ModelCheck):
         return f"a text of {probe.length} tokens leaves no room for padding" if probe.length < 4 else ""
 
     def describe_procedure(self, probe: ModelProbe) -> str:
-        """Describe what happens to the padding, and on which sides of the text."""
+        """Describe how the padding is changed, and on which sides of the text."""
         has_mask = "attention_mask" in probe.supported_arguments
         masked = "other tokens under the padding, gradients by padding, " if has_mask else ""
         sides = (
@@ -74,7 +74,7 @@ class PaddingCheck(ModelCheck):
 
 
 def _compare_masked(probe: ModelProbe, ids: Tensor, mask: Tensor, expected: Tensor) -> Iterator[Difference]:
-    """Yield the effect of the tokens under the padding: when they are replaced, and by gradient."""
+    """Yield the effect of the tokens under the padding mask, measured by replacing them and by their gradients."""
     selection = mask if probe.predicts_tokens else None
     replaced = torch.where(mask, ids, probe.replace_tokens(ids))
     logits = select_positions(probe.compute_logits(replaced, mask), selection)
@@ -105,7 +105,7 @@ def _compare_more_padding(probe: ModelProbe, ids: Tensor, mask: Tensor, expected
 
 
 def _compare_with_unpadded(probe: ModelProbe, width: int) -> Iterator[Difference]:
-    """Compare texts with and without padding. All rows have the same padding, so that other rows do not matter."""
+    """Compare texts with and without padding. All rows are padded equally, so that row interactions do not matter."""
     length = width - max(1, width // 2 if isinstance(probe.model, Transformer) else width // 4)
     text_ids = probe.input_ids[:, :length]
     unpadded = probe.compute_logits(text_ids)
@@ -126,7 +126,7 @@ def _compare_with_unpadded(probe: ModelProbe, width: int) -> Iterator[Difference
 
 
 def _build_padded_batch(probe: ModelProbe, width: int) -> tuple[Tensor, Tensor]:
-    """Return texts of different lengths and their mask, both (batch, width)."""
+    """Return texts of different lengths and their mask, both of shape (batch, width)."""
     ids = probe.input_ids[:, :width].clone()
     if isinstance(probe.model, Transformer):
         mask = build_mixed_padding_mask(ids)

@@ -1,4 +1,4 @@
-"""Position signals: at most one of them may be added to the input.
+"""Position signals: at most one may be added to the input.
 
 Signals of different kinds (added to the input, rotating queries and keys, added to the attention scores) combine well;
 two that are added to the input overlap. Each position part of a Transformer is tested directly. In other networks,
@@ -67,7 +67,7 @@ def _build_result(input_signals: list[str], other_signals: list[str], procedure:
 
 
 def _find_signals_in_parts(model: Transformer, length: int) -> tuple[list[str], list[str], str]:
-    """Return the signals that position parts add to the input, their other signals, and the procedure."""
+    """Return the signals that position parts add to the input, any further signals, and the procedure used."""
     dtype = model.embedding.weight.dtype
     positions = torch.arange(length, device=model.embedding.weight.device)
     hidden_states = torch.ones(1, length, model.sizes.width, dtype=dtype, device=positions.device)

@@ -1,1 +1,1 @@
-"""Renderers of tables, charts and sections: HTML, Markdown, CSV, LaTeX, PDF (typst), terminal, notebook and PNG."""
+"""Renderers for tables, charts and sections: HTML, Markdown, CSV, LaTeX, PDF (typst), terminal, notebook and PNG."""

@@ -44,12 +44,12 @@ def render_csv(table: Table) -> str:
 
 
 def _split_interval(value: Any) -> list[Any]:
-    """Return both ends of an interval, or two empty cells if the value is missing."""
+    """Return an interval's lower and upper bounds, or two empty cells if the value is missing."""
     return [_format_csv_value(end) for end in value] if isinstance(value, list | tuple) else ["", ""]
 
 
 def _format_csv_value(value: Any) -> Any:
-    """Return a value that the csv module can write. Missing and non-finite numbers become empty."""
+    """Return a value that the csv module can write. Missing and non-finite numbers become empty cells."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ""
     if isinstance(value, bool):

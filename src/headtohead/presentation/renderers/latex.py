@@ -158,7 +158,7 @@ def render_latex_table(table: Table) -> str:
 
 
 def _choose_latex_column_type(table: Table, column_index: int) -> str:
-    """Return r for numbers, l for short text, and a paragraph column that wraps for long text."""
+    """Return r for numbers, l for short text, and a wrapping paragraph column for long text."""
     if table.columns[column_index].is_numeric:
         return "r"
     wrapped_columns = [

@@ -98,7 +98,7 @@ def build_rich_table(
 
 
 def _exceeds_width(console: Console, rich_table: RichTable) -> bool:
-    """Return whether a table is too wide for the terminal even with text columns wrapped at words."""
+    """Return whether a table is too wide for the terminal even if text columns wrap between words."""
     options = console.options.update_width(UNLIMITED_WIDTH)
     for column in rich_table.columns:
         column.no_wrap = column.justify == "right"
@@ -109,7 +109,7 @@ def _exceeds_width(console: Console, rich_table: RichTable) -> bool:
 
 
 def _narrow_numeric_columns(rich_table: RichTable, columns: Sequence[Column]) -> None:
-    """Wrap numeric columns at words, which leaves more width for text columns."""
+    """Wrap numeric columns between words, which leaves more width for text columns."""
     rich_table.padding = (0, 1, 0, 0)
     for rich_column, column in zip(rich_table.columns, columns, strict=True):
         if column.is_numeric:

@@ -1,4 +1,4 @@
-"""Render sections as one typeset PDF document with the typst compiler, which works offline.
+"""Render sections as a typeset PDF document with the typst compiler, which works offline.
 
 All text from users and models is passed to typst as string literals, so it cannot contain commands.
 """
@@ -74,14 +74,14 @@ def render_pdf(title: str, introduction: Sequence[str], sections: Iterable[Secti
 
 
 class TypstDocument:
-    """Typst source of a document. Writes the images that it includes into `folder`."""
+    """A document's typst source. The images that it includes are written to `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.num_images = 0
 
     def render(self, title: str, introduction: Sequence[str], sections: Iterable[Section]) -> str:
-        """Return the source of the whole document."""
+        """Return the complete document source."""
         lines = [PREAMBLE, f"#set document(title: {_quote(title)})"]
         lines.append(f"#block(below: 0.8em, text(size: 18pt, weight: 700, hyphenate: false, {_quote(title)}))")
         lines.append(f"#block(below: 1.4em, text(fill: luma(90), {DATE}))")
@@ -148,7 +148,7 @@ class TypstDocument:
 
 
 def _choose_chart_width(pdf: bytes) -> str:
-    """Return the width of a chart: its size scaled to the text, but neither wider nor taller than the page."""
+    """Return a chart's width: scaled to match the text size, but never wider or taller than the page."""
     box = MEDIA_BOX_PATTERN.search(pdf)
     if box is None:
         return "100%"
@@ -167,7 +167,7 @@ def _quote(text: str) -> str:
 
 
 def _render_inline_code(text: str) -> str:
-    """Return text as typst content in which words between backticks are code."""
+    """Return text as typst content, with backticked words set as code."""
     spans = text.split("`")
     if len(spans) % 2 == 0:
         return f"#{_quote(text)}"
@@ -223,7 +223,7 @@ def _group_columns(table: Table) -> list[list[int]]:
 
 
 def _render_columns(table: Table, indices: Sequence[int]) -> str:
-    """Return some columns of a table as typst code."""
+    """Return the given table columns as typst code."""
     columns = [table.columns[index] for index in indices]
     widths = ", ".join(_choose_width(table, index) for index in indices)
     alignments = ", ".join("right" if column.is_numeric else "left" for column in columns)
@@ -235,6 +235,6 @@ def _render_columns(table: Table, indices: Sequence[int]) -> str:
 
 
 def _choose_width(table: Table, column_index: int) -> str:
-    """Return "1fr" for columns with long text, which wrap, and "auto" for all others."""
+    """Return "1fr" for columns with long text, so that they wrap, and "auto" for all others."""
     is_text = not table.columns[column_index].is_numeric
     return "1fr" if is_text and table.measure_longest_cell(column_index) > WIDE_COLUMN_LENGTH else "auto"

@@ -50,7 +50,7 @@ def _parse_formula(state: StateInline, silent: bool) -> bool:
 
 
 def render_html(text: str) -> str:
-    """Return Markdown as HTML. Raw HTML is escaped, and links to scripts are not links."""
+    """Return Markdown as HTML. Raw HTML is escaped, and script links are disabled."""
     return str(_get_parser().disable("image").render(text))
 
 

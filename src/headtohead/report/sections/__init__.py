@@ -1,4 +1,4 @@
-"""The sections of the report, one module per family. A builder returns a `Section`, or None without content.
+"""The report's sections, one module per family. A builder returns a `Section`, or None if it has no content.
 
 To add a section, write a module with a builder and add the builder to `SECTION_BUILDERS`.
 """

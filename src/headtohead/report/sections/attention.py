@@ -1,4 +1,4 @@
-"""Sections on attention: metrics of each head, and attention maps before and after training."""
+"""Attention sections: per-head metrics, and attention maps before and after training."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _build_image_grid(prepared: dict[str, Any]) -> ImageGrid:
 
 
 def _choose_cell_size(num_tokens: int, num_heads: int) -> int:
-    """Return the pixels per pair of tokens, so that up to four heads fit side by side."""
+    """Return the number of pixels per token pair, chosen so that up to four heads fit side by side."""
     if num_tokens <= MAX_LABELLED_TOKENS:
         return 20 if num_tokens < 5 else 16 if num_tokens < 8 else 13
     return max(2, (132 if num_heads < 4 else 84) // num_tokens)

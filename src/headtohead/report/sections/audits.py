@@ -1,4 +1,4 @@
-"""Sections on audits of models and data, the corpus with simple baselines, and trials without a result."""
+"""Sections on model and data audits, on the corpus with simple baselines, and on trials without a result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AUDIT_COLUMNS = make_text_columns("audit", "result", "procedure", "observation",
 
 
 def build_audits_section(context: ReportContext) -> Section | None:
-    """Return the audits of every variant's models."""
+    """Return the section on the model audits of every variant."""
     audits = context.findings.audits
     if not any(audits.values()):
         return None
@@ -32,7 +32,7 @@ def build_audits_section(context: ReportContext) -> Section | None:
 
 
 def build_data_section(context: ReportContext) -> Section | None:
-    """Return the corpus, its audits and the scores of simple baselines."""
+    """Return the section on the corpus: its audits and the scores of simple baselines."""
     findings = context.findings
     audits = findings.data_audits
     tables = build_corpus_table(findings), build_attribution_table(findings), build_simple_baselines_table(findings)
@@ -45,7 +45,7 @@ def build_data_section(context: ReportContext) -> Section | None:
 
 
 def _summarize_passed(audits: Sequence[CheckResult]) -> str:
-    """Return the number of audits by status, or an empty string if a blocking audit failed or there are none."""
+    """Return the audit counts by status, or an empty string if there are no audits or a blocking one failed."""
     if not audits or any(get_audit_status(audit) == "failed" for audit in audits):
         return ""
     return f"{count_statuses(audits)}."
@@ -67,7 +67,7 @@ def build_failures_section(context: ReportContext) -> Section | None:
 
 
 def _make_audits_block(labels: dict[str, str], audits: Mapping[str, list[CheckResult]], table: Table) -> HtmlBlock:
-    """Return a block with blocking failures in full, the names of notes, and one collapsed table per variant."""
+    """Return a block with full details of blocking failures, the names of notes, and a collapsed table per variant."""
     failed, notes, groups = [], [], []
     for name, variant_audits in audits.items():
         failed += [
@@ -85,7 +85,7 @@ def _make_audits_block(labels: dict[str, str], audits: Mapping[str, list[CheckRe
 
 
 def make_audit_rows(audits: Iterable[CheckResult]) -> list[list[Any]]:
-    """Return one table row per audit: failed ones first, those that do not apply last."""
+    """Return one table row per audit: failed audits first, inapplicable ones last."""
     order = {False: 0, True: 1, None: 2}
     rows = []
     for audit in sorted(audits, key=lambda audit: (order[audit.passed], not audit.is_blocking)):

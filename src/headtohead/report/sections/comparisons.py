@@ -1,4 +1,4 @@
-"""Section on comparisons between variants that the experiment file defines, each with its own baseline."""
+"""Section on the variant comparisons defined in the experiment file, each with its own baseline."""
 
 from __future__ import annotations
 

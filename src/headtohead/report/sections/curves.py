@@ -1,4 +1,4 @@
-"""Section on training: learning curves, differences from the baseline, the fit of classifiers, and a table of them."""
+"""Section on training: learning curves, differences from the baseline, classifier fit, and a table of all values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ScoresByStep = dict[int, dict[str, float]]
 
 
 def build_curves_section(context: ReportContext) -> Section | None:
-    """Return learning curves, differences from the baseline, and the fit on train and validation data."""
+    """Return the learning curves, their differences from the baseline, and the fit on train and validation data."""
     findings = context.findings
     curves = build_learning_curves(findings)
     if curves is None:
@@ -89,7 +89,7 @@ def _group_by_step(curves: Curves, variant: str, split: str) -> ScoresByStep:
 
 
 def _group_pairs_by_step(pairs_by_seed: Mapping[str, Iterable[tuple[int, float | None]]]) -> ScoresByStep:
-    """Return the finite values of a learning curve as {step: {seed: value}}."""
+    """Return a learning curve's finite values as {step: {seed: value}}."""
     values: ScoresByStep = {}
     for seed, pairs in pairs_by_seed.items():
         for step, value in pairs:

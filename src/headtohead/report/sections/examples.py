@@ -21,7 +21,7 @@ def build_confusion_section(context: ReportContext) -> Section | None:
 
 
 def _add_shares(table: Table) -> dict[str, Any]:
-    """Return a confusion table with each count as a share of its true class, which sets the shade of the cell."""
+    """Return a confusion table with each count as a fraction of its true class, which determines the cell's shade."""
     shares = []
     for row in table.rows:
         counts = [cell.value for cell in row[1:]]
@@ -30,7 +30,7 @@ def _add_shares(table: Table) -> dict[str, Any]:
 
 
 def build_confusion_tables(findings: Findings) -> list[Table]:
-    """Return one table per variant: a row for each true class, a column for each prediction."""
+    """Return one table per variant, with a row per true class and a column per predicted class."""
     confusion = findings.confusion
     labels = confusion.labels if confusion else []
     columns = make_text_columns(true="true class")
@@ -99,7 +99,7 @@ def build_probe_sentences_table(findings: Findings) -> Table:
         names = [name for name in findings_view.list_variant_names(findings) if sentence in scores.get(name, {})]
         for index, name in enumerate(names):
             text = texts.get(sentence, "")
-            # Repeated cells display nothing, but keep their value for machine-readable formats.
+            # Repeated cells are displayed as blank, but keep their value for machine-readable formats.
             sentence_cells = [Cell("" if index else value, value) for value in (sentence, text)]
             rows.append([*sentence_cells, name, _make_probe_cell(list(scores[name][sentence].values()))])
     caption = "Perplexity: mean over seeds and range. Classification: predicted class, number of seeds and confidence."

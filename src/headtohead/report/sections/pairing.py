@@ -1,4 +1,4 @@
-"""Sections on the settings that each variant changes, their cost, and the evidence that everything else is equal."""
+"""Sections on the settings that each variant changes, on their cost, and on evidence that all else is equal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COST_FORMATTERS: dict[str, tuple[str, Callable[[Any], str]]] = {
 
 
 def build_settings_section(context: ReportContext) -> Section | None:
-    """Return the settings that each variant changes, with a warning if it changes several."""
+    """Return the settings that each variant changes, with a warning if it changes more than one."""
     blocks = make_table_blocks(build_changed_settings_table(context.findings))
     warnings = [
         Paragraph("the effect cannot be attributed to one of them.", "warning", f"{name} changes several settings:")
@@ -40,7 +40,7 @@ def build_cost_section(context: ReportContext) -> Section | None:
 
 
 def build_pairing_section(context: ReportContext) -> Section | None:
-    """Return the evidence that each variant and the baseline start equal and see the same batches."""
+    """Return the evidence that each variant starts from the baseline's weights and sees the same batches."""
     blocks = make_table_blocks(build_pairing_table(context.findings))
     is_complete = not list_unpaired_variants(context.findings)
     summary = "Every variant starts from the weights that it shares with the baseline and sees the same batches."
@@ -96,7 +96,7 @@ def _make_ratio_cell(cost: tuple[float | None, float | None]) -> Cell:
 
 
 def build_pairing_table(findings: Findings) -> Table:
-    """Return one row per variant: shared tensors, tensors that are equal at step 0, and whether batches are equal."""
+    """Return one row per variant: shared tensors, tensors equal at step 0, and whether the batches are the same."""
     columns = make_text_columns("variant")
     columns += make_numeric_columns(shared="shared tensors", equal="equal at step 0", format=number_format.format_count)
     columns += make_text_columns(schedule="same batches", meaning="meaning")

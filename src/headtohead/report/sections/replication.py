@@ -1,4 +1,4 @@
-"""Sections on the replication of published work: claims and published results."""
+"""Sections on replicating published work: claims and published results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Section on how to reproduce the experiment: command, seeds, corpus, code, versions and settings."""
+"""Section on reproducing the experiment: command, seeds, corpus, code, versions and settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headtohead.report.context import ReportContext
 
 
 def build_reproduction_section(context: ReportContext) -> Section:
-    """Return everything needed to repeat the experiment. Always present."""
+    """Return everything needed to repeat the experiment. This section is always present."""
     findings, experiment = context.findings, context.experiment
     command = findings.command
     corpus = findings.corpus
@@ -70,7 +70,7 @@ class CodeFile:
 
 
 def list_code_files(folder: Path | None) -> list[CodeFile]:
-    """Return the plugins, networks and imported modules that experiment.json records, with their text."""
+    """Return the plugins, networks and imported modules recorded in experiment.json, with their source code."""
     if folder is None or not (folder / "experiment.json").is_file():
         return []
     runs = ExperimentRuns(folder)
@@ -90,7 +90,7 @@ def list_code_files(folder: Path | None) -> list[CodeFile]:
 
 
 def _read_copy(folders: Sequence[Path], name: str, digest: str) -> str:
-    """Return the text of the first copy of a file that has this SHA-256, or an empty string."""
+    """Return the contents of the first copy with this SHA-256, or an empty string if there is none."""
     for folder in folders:
         with contextlib.suppress(RunFolderError):
             content = safe_open.read_file(folder / name)

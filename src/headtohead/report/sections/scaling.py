@@ -39,7 +39,7 @@ def build_axis_section(context: ReportContext) -> Section | None:
 
 
 def build_context_length_table(findings: Findings) -> Table:
-    """Return scores by context length; a note marks lengths that a model does not support."""
+    """Return the scores by context length, with a note for lengths that a model does not support."""
     metric = findings_view.get_metric(findings)
     training_length = findings.experiment.model.context if findings.experiment else None
     joining_note = " Rows of one class are joined to texts of that length." if metric == "accuracy" else ""
@@ -83,7 +83,7 @@ def _build_length_table(
     results_by_variant: Mapping[str, Sequence[LengthT]],
     make_cell: Callable[[LengthT], Cell],
 ) -> Table:
-    """Return a row for each variant that has results, and a column for each context length."""
+    """Return a table with a row per variant that has results and a column per context length."""
     lengths = list(dict.fromkeys(result.context for results in results_by_variant.values() for result in results))
     columns = make_text_columns("variant") + make_numeric_columns({str(n): f"{n} tokens" for n in lengths})
     rows = []

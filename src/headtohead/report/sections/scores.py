@@ -67,7 +67,7 @@ def build_scores_table(findings: Findings) -> Table:
 
 
 def _name_weights(findings: Findings) -> str:
-    """Return "selected weights" if a variant keeps the weights of its best evaluation, otherwise "final weights"."""
+    """Return "selected weights" if a variant keeps its best checkpoint, and "final weights" otherwise."""
     experiment = findings.experiment
     if experiment is None:
         return "final weights"
@@ -79,7 +79,7 @@ def _name_weights(findings: Findings) -> str:
 
 
 def _make_score_cell(scores: list[float], metric: str) -> Cell:
-    """Return the mean over seeds with its standard deviation."""
+    """Return a cell with the mean across seeds and its standard deviation."""
     if not scores:
         return Cell(number_format.MISSING_VALUE)
     mean = average_over_seeds(metric, scores)

@@ -1,4 +1,4 @@
-"""Section on a hyperparameter search: the winner, the selection bias, and every configuration that was tried."""
+"""Section on a hyperparameter search: the winner, the selection bias, and every configuration tried."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ from headtohead.presentation.section import Section, UserText
 
 
 def place_texts(sections: Sequence[Section], texts: Sequence[ReportText]) -> list[Section]:
-    """Return the sections with each text in its section, or in a separate section after it if it has a title.
+    """Add each text to its section or, if it has a title, as a separate section after it.
 
-    A text whose section is not in this report is placed at the end.
+    A text whose section does not appear in this report is placed at the end.
     """
     placed = list(sections)
     for number, text in enumerate(texts, start=1):

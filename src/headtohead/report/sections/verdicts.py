@@ -31,7 +31,7 @@ EFFECT_TITLES = {
 
 
 def build_verdicts_section(context: ReportContext) -> Section:
-    """Return cards, the forest plot and the numbers behind them. Always present."""
+    """Return the verdict cards, the forest plot and the underlying numbers. This section is always present."""
     findings, metric = context.findings, context.metric
     rows = [prepare_verdict(row, metric) for row in findings.verdicts]
     is_secondary = bool(distillation_tables.build_headline_verdicts(findings))
@@ -85,7 +85,7 @@ def prepare_verdict(verdict: Verdict, metric: str) -> VerdictCard:
 
 
 def _format_detectable(verdict: Verdict, metric: str) -> str:
-    """Return the minimum detectable effect with two digits."""
+    """Format the minimum detectable effect with two digits."""
     size = verdict.min_detectable_effect
     if metric in ("perplexity", "accuracy") and size >= 1:
         return "too few seeds"
@@ -95,7 +95,7 @@ def _format_detectable(verdict: Verdict, metric: str) -> str:
 
 
 def summarize_verdicts(findings: Findings) -> str:
-    """Return the number of verdicts of each kind, such as "1 helped, 2 hurt"."""
+    """Return the number of verdicts per outcome, such as "1 helped, 2 hurt"."""
     counts: Counter[str] = Counter(verdict.outcome for verdict in findings.verdicts)
     return ", ".join(f"{counts[outcome]} {outcome}" for outcome in style.VERDICT_SYMBOLS if counts[outcome])
 
@@ -130,7 +130,7 @@ def _format_confidences(verdicts: Sequence[Verdict]) -> str:
 
 
 def build_precision_table(context: ReportContext) -> Table:
-    """Return one row per verdict: confidence, amount of data, lost runs, noise and what would settle it."""
+    """Return one row per verdict: confidence level, amount of data, lost runs, noise, and what would settle it."""
     columns = [
         *make_text_columns("variant"),
         Column("confidence", "confidence", True),
@@ -185,7 +185,7 @@ def make_effect_cells(row: Verdict, metric: str, *, with_means: bool = True) -> 
 
 
 def build_secondary_results_table(findings: Findings) -> Table:
-    """Return the effects on evaluation sets other than the primary one."""
+    """Return the effects on the secondary evaluation sets."""
     metric = findings_view.get_metric(findings)
     columns = make_text_columns(text="evaluation set", variant="variant")
     columns += make_numeric_columns(EFFECT_TITLES) + make_text_columns(outcome="result")

@@ -24,7 +24,7 @@ def build_commands_section(context: ReportContext) -> Section | None:
 
 
 def build_observations_section(context: ReportContext) -> Section | None:
-    """Return what the runs show about the fairness of the comparison."""
+    """Return what the runs reveal about whether the comparison is fair."""
     versus = context.findings.versus
     if versus is None or not versus.observations:
         return None
@@ -46,7 +46,7 @@ def build_observations_table(context: ReportContext) -> Table:
 
 
 def build_noise_section(context: ReportContext) -> Section | None:
-    """Return the noise over seeds and the effects that can be detected."""
+    """Return the noise across seeds and the smallest detectable effects."""
     versus = context.findings.versus
     if versus is None or versus.noise is None:
         return None
@@ -60,7 +60,7 @@ def build_noise_section(context: ReportContext) -> Section | None:
 
 
 def build_noise_table(context: ReportContext) -> Table:
-    """Return the change that each number of seeds can detect."""
+    """Return the smallest change that each number of seeds can detect."""
     versus = context.findings.versus
     assert versus is not None
     assert versus.noise is not None

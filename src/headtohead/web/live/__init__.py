@@ -1,1 +1,1 @@
-"""The state of running experiments, read from their files and streamed to open pages."""
+"""The live state of running experiments, read from their files and streamed to open pages."""

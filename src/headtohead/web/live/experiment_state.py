@@ -1,6 +1,6 @@
 """An experiment's state, read from its files: trial status, curves so far, verdicts and audits.
 
-A reader reads only what has changed, such as the appended lines of metrics.jsonl. It needs no torch, and ignores
+A reader reads only what has changed, such as lines appended to metrics.jsonl. It does not need torch, and it ignores
 incomplete and invalid files.
 """
 
@@ -44,7 +44,7 @@ RecordT = TypeVar("RecordT", bound=schemas.Record)
 
 @dataclass
 class TrialProgress:
-    """Progress of one variant with one seed."""
+    """The progress of one variant trained with one seed."""
 
     variant: str
     seed: int
@@ -59,7 +59,7 @@ class TrialProgress:
 
 @dataclass
 class ExperimentState:
-    """Current state of an experiment."""
+    """The current state of an experiment."""
 
     name: str
     question: str
@@ -107,7 +107,7 @@ class MetricsTail:
     lines: list[schemas.MetricsLine] = field(default_factory=list)
 
     def read(self) -> list[schemas.MetricsLine]:
-        """Return all complete lines."""
+        """Return all complete lines read so far."""
         size = _get_stat(self.path)[1]
         if size < self.size:  # truncated by a resume
             self.offset, self.lines = 0, []
@@ -128,7 +128,7 @@ class MetricsTail:
 
 
 class ExperimentReader:
-    """Reads the state of one experiment repeatedly. Files that are missing or invalid are ignored."""
+    """Repeatedly reads the state of one experiment. Missing and invalid files are ignored."""
 
     def __init__(self, root: Path, name: str) -> None:
         self.root, self.name, self.folder = root, name, root / name
@@ -137,7 +137,7 @@ class ExperimentReader:
         self._records: dict[Path, tuple[int, schemas.Record | None]] = {}
 
     def read(self, *, with_metrics: bool = True) -> ExperimentState:
-        """Return the current state; without metrics, it has no steps, scores and curves."""
+        """Return the current state. If metrics are not requested, it contains no steps, scores or curves."""
         if (comparison := self.comparison()) is not None:
             return self._read_comparison_state(comparison)
         experiment = self.experiment()
@@ -171,22 +171,22 @@ class ExperimentReader:
         return state
 
     def experiment(self) -> Experiment | None:
-        """Return the resolved experiment, or None before there is one."""
+        """Return the resolved experiment, or None if it has not been written yet."""
         file = self._read_record(self.folder / "experiment.json", schemas.ExperimentFile)
         is_safe = file is not None and all(map(FOLDER_NAME_PATTERN.fullmatch, file.experiment.variants))
         return file.experiment if file is not None and is_safe else None
 
     def comparison(self) -> VersusConfig | None:
-        """Return the settings of a comparison of commands, or None for an experiment."""
+        """Return the settings of a command comparison, or None if this is an ordinary experiment."""
         file = self._read_record(self.folder / COMPARISON_FILE, ComparisonFile)
         return file.config if file is not None else None
 
     def findings(self) -> schemas.Findings:
-        """Return the content of findings.json, or empty findings."""
+        """Return the contents of findings.json, or empty findings if the file is missing or invalid."""
         return self._read_record(self.folder / "findings.json", schemas.Findings) or schemas.Findings()
 
     def judged(self, state: ExperimentState) -> JsonDict:
-        """Return the verdicts of findings.json if it covers every finished trial, else an empty dictionary."""
+        """Return the verdicts in findings.json if they cover every finished trial, or an empty dictionary otherwise."""
         findings = self.findings()
         if not findings.verdicts or not self.has_current_findings(state):
             return {}
@@ -211,7 +211,7 @@ class ExperimentReader:
         return audits
 
     def has_current_findings(self, state: ExperimentState) -> bool:
-        """Return whether findings.json is at least as new as the last result."""
+        """Return whether findings.json is at least as recent as the latest result."""
         written = _get_stat(self.folder / "findings.json")[0]
         folders = [
             self.runs.run(trial.variant, trial.seed).folder for trial in state.trials if trial.state == "finished"
@@ -246,9 +246,9 @@ class ExperimentReader:
         )
 
     def _read_trial_status(self, variant: str, seed: int, is_training: bool) -> TrialProgress:
-        """Return the state of one trial from the files in its run folder."""
+        """Determine the state of one trial from the files in its run folder."""
         run, trial = self.runs.run(variant, seed), TrialProgress(variant, seed)
-        if not is_inside(run.folder, self.root):  # a link that leaves the runs folder
+        if not is_inside(run.folder, self.root):  # a symbolic link that points outside the runs folder
             return trial
         if run.is_finished:
             trial.state = "finished"
@@ -317,7 +317,7 @@ def _get_stat(path: Path) -> tuple[int, int]:
 
 
 def downsample_curves(curves: JsonDict) -> JsonDict:
-    """Return curves at evenly spaced steps, always including the last."""
+    """Downsample curves to evenly spaced steps, always including the last one."""
     steps = sorted(
         {
             step

@@ -1,7 +1,7 @@
 """A child process that renders charts and computes verdicts: work too slow for the server's event loop.
 
-It runs at low priority beside training, and exits when idle. `python -m headtohead.web.live.render_worker` is its
-command; see `json_channel` for the protocol.
+It runs at low priority so as not to slow down training, and exits when idle. It is started with
+`python -m headtohead.web.live.render_worker`; see `json_channel` for the protocol.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ JsonDict = dict[str, Any]
 
 
 class RenderWorker(RequestChannel):
-    """The server's end: one child, which answers requests in order."""
+    """The server's side of the channel: a single child process, which answers requests in order."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -80,7 +80,7 @@ def _handle_request(request: JsonDict) -> JsonDict:
 
 
 def _compute_interim_findings(experiment_folder: Path) -> Findings:
-    """Return findings based on the finished trials."""
+    """Return interim findings based on the trials finished so far."""
     from headtohead.experiment.run_folder import open_runs
     from headtohead.findings import compute
 
@@ -101,7 +101,7 @@ def _render_learning_curves(findings: Findings, name_suffix: str) -> JsonDict | 
 
 
 def _render_forest_plot(findings: Findings) -> JsonDict:
-    """Return the rendered forest plot of the verdicts."""
+    """Return the verdicts rendered as a forest plot."""
     from headtohead.experiment import findings_view
     from headtohead.presentation.renderers.html import render_chart
     from headtohead.report.forest import build_forest_plot

@@ -31,14 +31,14 @@ RenderRegion = Callable[[str, JsonDict], str]
 
 @dataclass(frozen=True)
 class RenderedRegion:
-    """A region of the page as an event to send."""
+    """A page region, rendered as a server-sent event."""
 
     version: int
     event: bytes
 
 
 class ExperimentWatcher:
-    """Watches one experiment while it has clients."""
+    """Watches one experiment for as long as it has clients."""
 
     def __init__(self, root: Path, name: str, render_region: RenderRegion, render_worker: RenderWorker) -> None:
         self.reader = ExperimentReader(root, name)
@@ -57,7 +57,7 @@ class ExperimentWatcher:
         self.curves: JsonDict = {}
 
     async def events(self, last_event_id: str = "") -> AsyncGenerator[bytes]:
-        """Yield every region, then those that change, with heartbeats in between."""
+        """Yield every region once, then each region that changes, with heartbeats in between."""
         self.clients += 1
         try:
             if self._poll_task is None:
@@ -93,7 +93,7 @@ class ExperimentWatcher:
         self._notify_clients()
 
     async def _poll(self) -> None:
-        """Read the experiment repeatedly; wait longer the more CPU time an update takes."""
+        """Poll the experiment, waiting longer between polls the more CPU time an update takes."""
         try:
             while True:
                 start = time.process_time()
@@ -106,7 +106,7 @@ class ExperimentWatcher:
         """Read the state and update the regions that changed."""
         live, audits, judged = await asyncio.to_thread(self._read)
         if judged and judged["verdicts"] != self.judged.get("verdicts"):
-            self.judged = judged  # the text is available immediately; the chart follows
+            self.judged = judged  # the text is available immediately; the chart follows later
         progress = asdict(replace(live, curves={}))
         changed = self._update_region("status", {"live": live}, progress)
         changed |= self._update_region("trials", {"live": live}, progress)
@@ -126,7 +126,7 @@ class ExperimentWatcher:
         return live, self.reader.audits(), self.reader.judged(live)
 
     def _update_region(self, region_name: str, variables: JsonDict, inputs: Any) -> bool:
-        """Render a region unless its inputs are unchanged, and return whether it changed."""
+        """Render a region if its inputs have changed, and return whether it was updated."""
         if region_name in self.regions and self._rendered_inputs.get(region_name) == inputs:
             return False
         self._rendered_inputs[region_name] = inputs
@@ -146,7 +146,7 @@ class ExperimentWatcher:
         previous.set()
 
     async def _render_slow_regions(self, state: ExperimentState) -> None:
-        """Render charts and interim verdicts at a rate that bounds their cost, and always at the end."""
+        """Render charts and interim verdicts at a rate that bounds their cost, and always once at the end."""
         await self._render_if_due(
             "verdicts",
             (state.finished, state.state, self.reader.has_current_findings(state)),
@@ -163,7 +163,7 @@ class ExperimentWatcher:
         render: Callable[[ExperimentState], Awaitable[bool]],
         state: ExperimentState,
     ) -> None:
-        """Render if due. Failed attempts are repeated later, even after the training has ended."""
+        """Render if due. Failed attempts are retried later, even after training has ended."""
         key, failed = f"requested {region_name}", f"failed {region_name}"
         may_wait = state.state in ("running", "starting") or self._rendered_inputs.get(failed)
         if self._rendered_inputs.get(key) == inputs or (
@@ -202,7 +202,7 @@ class ExperimentWatcher:
 
 
 class WatcherRegistry:
-    """All watchers of the server."""
+    """The server's watchers, one per open experiment."""
 
     def __init__(self, root: Path, render_region: RenderRegion) -> None:
         self.root, self.render, self.render_worker = root, render_region, RenderWorker()

@@ -71,7 +71,7 @@ class ModelCatalog:
         }
 
     def list_by_group(self, *, generative_only: bool = False) -> dict[str, list[CatalogEntry]]:
-        """Return models by group; with `generative_only`, only those that generate text."""
+        """Return the models by group; with `generative_only`, only those that can generate text."""
         groups: dict[str, list[CatalogEntry]] = {}
         for entry in self._iterate_entries():
             if entry.can_generate or not generative_only:
@@ -116,7 +116,7 @@ class ModelCatalog:
         return sorted(runs, key=lambda run: (run[0] != "baseline", run))
 
     def _has_saved_model(self, run_folder: Path) -> bool:
-        """Return whether a run folder holds a saved model and no link that leaves the runs folder."""
+        """Return whether a run folder contains a saved model and no symbolic link out of the runs folder."""
         root = self.folders.root
         return all(
             (run_folder / name).is_file() and is_inside(run_folder / name, root)
@@ -142,7 +142,7 @@ class ModelCatalog:
         return ((INITIAL_CHECKPOINT, "before training"), *steps, (FINAL_CHECKPOINT, "after training"))
 
     def _list_pretrained_entries(self) -> dict[str, CatalogEntry]:
-        """Return pretrained models by key: those given on the command line and installed weight packages."""
+        """Return the pretrained models by key: those named on the command line and those in installed packages."""
         named = {
             key: CatalogEntry(
                 key, "Pretrained", _derive_model_title(location), location, False, _is_language_model(Path(location))
@@ -165,7 +165,7 @@ def _derive_model_title(location: str) -> str:
 
 
 def _list_subfolder_names(folder: Path) -> list[str]:
-    """Return the names of subfolders that may hold models, without hidden ones and links."""
+    """Return the names of subfolders that may contain models, skipping hidden folders and symbolic links."""
     try:
         with os.scandir(folder) as entries:
             folders = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -176,7 +176,7 @@ def _list_subfolder_names(folder: Path) -> list[str]:
 
 @lru_cache(maxsize=1)
 def find_weight_packages() -> dict[str, bool]:
-    """Return installed packages with weight files, and whether they hold a language model. Nothing is imported."""
+    """Find installed packages with weight files, and whether each contains a language model. Nothing is imported."""
     packages = {}
     for package in importlib.metadata.distributions():
         record = package.read_text("RECORD") or ""
@@ -190,7 +190,7 @@ def find_weight_packages() -> dict[str, bool]:
 
 
 def _is_language_model(location: Path) -> bool:
-    """Return whether weights belong to a language model, judged without opening them."""
+    """Return whether the weights belong to a language model, without opening the weight file."""
     config = (location if location.is_dir() else location.parent) / "config.json"
     if location.suffix == ".gguf" or not config.is_file():
         return location.suffix != ".safetensors"

@@ -1,4 +1,4 @@
-"""The server's end of the model process.
+"""The server's connection to the model process.
 
 The process is started on demand, restarted if it dies, and exits when idle. A request is cancelled when its client
 disconnects. A few requests run concurrently, further ones are queued in order, and beyond a limit they are rejected.
@@ -84,7 +84,7 @@ class ModelProcessClient(RequestChannel):
 
 
 async def await_unless_disconnected(request: Request, awaitable: Any) -> JsonDict:
-    """Await a result, but cancel it when the client disconnects."""
+    """Await a result, cancelling the computation if the client disconnects first."""
     task = asyncio.ensure_future(awaitable)
     try:
         while True:

@@ -32,11 +32,11 @@ JsonDict = dict[str, Any]
 
 
 class RequestCancelledError(Exception):
-    """The client no longer waits for this request."""
+    """The client is no longer waiting for this request."""
 
 
 class ComputeLimitError(Exception):
-    """A request exceeded its CPU time. Not a HeadToHeadError, so that handlers do not catch it."""
+    """A request exceeded its CPU-time limit. Not a HeadToHeadError, so that handlers do not catch it."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class ActiveRequest:
 
 
 class RequestScheduler:
-    """Runs one step of each request in turn, with limits on the CPU time of steps and requests."""
+    """Runs one step of each request in turn and limits the CPU time per step and per request."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class RequestScheduler:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
     def on_cancel_signal(self, *_: object) -> None:
-        """Raise in the running request if it was cancelled."""
+        """Raise an exception inside the running request if it has been cancelled."""
         if self.current_id is not None and self.current_id in self.cancelled_ids:
             raise RequestCancelledError
 
@@ -108,7 +108,7 @@ class RequestScheduler:
             self.active_requests.append(request)
 
     def _step(self, request: ActiveRequest) -> JsonDict | None:
-        """Compute the next response within the limits on CPU time; return None at the end."""
+        """Compute the next response within the CPU-time limits; return None once there are no more."""
         start = time.process_time()
         signal.setitimer(
             signal.ITIMER_PROF, self.step_limit_seconds, 1.0
@@ -133,7 +133,7 @@ def _format_error(error: Exception) -> str:
 
 
 def _close_responses(responses: Iterator[JsonDict]) -> None:
-    """Release the models that a request holds."""
+    """Release the models held by a request."""
     responses.close()  # type: ignore[attr-defined]
 
 

@@ -1,6 +1,7 @@
 """Request handlers in the model process: attention maps, next-token logits, and side-by-side generation.
 
-Each handler is a generator of responses. Recently used models stay loaded, within a memory limit."""
+Each handler is a generator that yields responses. Recently used models stay loaded, up to a memory limit.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ JsonDict = dict[str, Any]
 
 @dataclass
 class CachedModel:
-    """A loaded model."""
+    """A loaded model in the cache."""
 
     bundle: ModelBundle
     size_bytes: int
@@ -62,7 +63,7 @@ class ModelCache:
 
     @contextmanager
     def acquire(self, load_request: JsonDict) -> Iterator[ModelBundle]:
-        """Yield a model and keep it loaded while it is used."""
+        """Yield a model and keep it loaded while it is in use."""
         key, size = _compute_cache_key_and_size(load_request)
         cached = self.cached_models.pop(key, None)
         if cached is None:
@@ -95,7 +96,7 @@ class ModelCache:
 
 
 def _compute_cache_key_and_size(load_request: JsonDict) -> tuple[tuple[str, str, int], int]:
-    """Return a key that includes the modification time of the weights, and the size in bytes."""
+    """Return a cache key, which includes the weights' modification time, and the size in bytes."""
     if not load_request["run"]:
         return (load_request["place"], FINAL_CHECKPOINT, 0), 4 * locate_weights(load_request["place"]).num_parameters
     stat = (Path(load_request["place"]) / "model.safetensors").stat()
@@ -167,7 +168,7 @@ def compute_next_token_logits(request: JsonDict) -> Iterator[JsonDict]:
 
 
 def summarize_logits(logits: torch.Tensor, tokenizer: Any) -> JsonDict:
-    """Return logits relative to the largest, in descending order, as plain values."""
+    """Return the logits relative to the largest one, in descending order, as plain Python values."""
     if not bool(torch.isfinite(logits.max())):
         raise ModelError("the model returned non-finite logits")
     top = logits.topk(min(MAX_LISTED_TOKENS, len(logits)))

@@ -64,7 +64,7 @@ class NewExperimentRequest(ExperimentRequest):
 
 
 class AddSeedsRequest(BaseModel):
-    """Number of additional seeds for each variant."""
+    """The number of additional seeds to train for each variant."""
 
     model_config = ConfigDict(extra="forbid")
     num_seeds: int = Field(ge=1, le=experiments.MAX_ADDITIONAL_SEEDS)
@@ -79,7 +79,7 @@ class ActionResult(BaseModel):
 
 @router.get("/experiments")
 def list_experiments(context: AppContextDep) -> list[dict[str, Any]]:
-    """Return question, state and verdicts of every experiment."""
+    """Return the question, state and verdicts of every experiment."""
     return experiments.list_experiment_summaries(context)
 
 
@@ -102,7 +102,7 @@ def get_experiment(name: ExperimentName, context: AppContextDep) -> dict[str, An
 
 
 def _replace_non_finite(value: Any) -> Any:
-    """Replace NaN and infinity, which JSON does not have, by null."""
+    """Replace NaN and infinity, which JSON cannot represent, with null."""
     if isinstance(value, dict):
         return {key: _replace_non_finite(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -118,7 +118,7 @@ def list_recipes(context: AppContextDep) -> dict[str, dict[str, Any]]:
 
 @router.post("/estimates")
 async def estimate_cost(body: ExperimentRequest, context: AppContextDep) -> dict[str, Any]:
-    """Return the estimated cost of an experiment, without keeping anything."""
+    """Return the estimated cost of an experiment without saving anything."""
     return await start.estimate_cost(context, body.to_training_request())
 
 
@@ -133,7 +133,7 @@ async def start_experiment(body: NewExperimentRequest, context: AppContextDep) -
 
 @router.post("/experiments/{name}/stop")
 def stop_experiment(name: ExperimentName, context: AppContextDep) -> ActionResult:
-    """Stop an experiment. Finished work is kept."""
+    """Stop an experiment. Completed work is kept."""
     training_process.stop(context.folders.root, experiments.validate_experiment_name(context, name))
     return ActionResult(name=name, action="stopping")
 

@@ -1,4 +1,4 @@
-"""The attention page: maps of all heads on a text, of one model or two, at any checkpoint."""
+"""The attention page: attention maps of every head for a given text, for one or two models at any checkpoint."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ api_router = APIRouter(prefix="/api", tags=["models"], responses=common.response
 
 
 def validate_unicode(text: str) -> str:
-    """Reject lone surrogates in the text of an attention request, which no tokenizer accepts."""
+    """Reject lone surrogates in an attention request's text, because no tokenizer accepts them."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -35,7 +35,7 @@ ModelKey = Annotated[UnicodeText, Field(max_length=800, description="key of a mo
 
 
 class AttentionRequest(BaseModel):
-    """A model, a text, and optionally a second model to compare with."""
+    """A model, a text, and optionally a second model to compare it with."""
 
     model_config = ConfigDict(extra="forbid")
     model: ModelKey
@@ -57,7 +57,7 @@ def show_attention_page(request: Request, context: AppContextDep, model: str = "
         text=text[:MAX_TEXT_LENGTH] or EXAMPLE_TEXT,
         longest=MAX_TEXT_LENGTH,
     )
-    # The maps use style attributes for the width of padding and for shades.
+    # The maps use style attributes to set cell shades and the width of the padding.
     response.headers["content-security-policy"] = f"{CONTENT_SECURITY_POLICY}; style-src-attr 'unsafe-inline'"
     return response
 
@@ -80,14 +80,14 @@ def describe_model(entry: CatalogEntry) -> dict[str, Any]:
 
 @api_router.post("/attention")
 async def compute_attention(request: Request, body: AttentionRequest, context: AppContextDep) -> dict[str, Any]:
-    """Return the attention of a model on a text as data (`analysis`) and as `html`."""
+    """Return a model's attention on a text as data (`analysis`) and as `html`."""
     message = await run_in_threadpool(_build_model_request, context.catalog, body)
     response = await context.models.answer(request, message)
     return {"html": response["html"], "analysis": response["analysis"]}
 
 
 def _build_model_request(catalog: ModelCatalog, body: AttentionRequest) -> dict[str, Any]:
-    """Return the message for the model process. A second model without the checkpoint is used as trained."""
+    """Return the model-process request. If the second model lacks the checkpoint, its final weights are used."""
     models = [catalog.find(body.model).to_load_request(body.checkpoint)]
     if body.compare_to:
         other = catalog.find(body.compare_to)

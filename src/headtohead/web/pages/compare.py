@@ -1,4 +1,4 @@
-"""Two experiments side by side: verdicts, settings that differ, scores and learning curves."""
+"""Two experiments side by side: verdicts, differing settings, scores and learning curves."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class ComparedExperiment:
 async def show_comparison(
     request: Request, context: AppContextDep, name: Annotated[list[str] | None, Query()] = None
 ) -> HTMLResponse:
-    """Show two experiments side by side. Their runs are not judged against each other."""
+    """Show two experiments side by side. No verdict is computed between their runs."""
     names = list(dict.fromkeys(name or ()))
     if len(names) != 2:
         raise RequestError(f"select two experiments to compare, got {len(names)}")

@@ -1,7 +1,7 @@
-"""The key-design page: keys and a query on a plane, and the solutions of `headtohead.key_design`.
+"""The key-design page: keys and a query in the plane, and the solutions found by `headtohead.key_design`.
 
-The browser computes weights while a point is dragged; the server solves for queries. Solving takes milliseconds and is
-bounded by the number of keys, so it runs in a thread.
+The browser computes the attention weights while a point is dragged; the server solves for queries. Solving takes
+milliseconds and its cost is bounded by the number of keys, so a thread suffices.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ api_router = APIRouter(prefix="/api/design", tags=["design"], responses=common.r
 
 
 def _validate_magnitude(number: float) -> float:
-    """Reject tiny coordinates: keys that hardly differ need a query whose norm overflows."""
+    """Reject tiny coordinates: separating nearly identical keys requires a query whose norm overflows."""
     if 0 < abs(number) < MIN_NONZERO_COORDINATE:
         raise ValueError(f"must be 0 or at least {MIN_NONZERO_COORDINATE:g} in absolute value")
     return number
@@ -108,19 +108,19 @@ def show_design_page(request: Request) -> HTMLResponse:
 
 @api_router.post("/select")
 def design_select(body: SelectRequest) -> dict[str, Any]:
-    """Return a query that selects one key, or the best one and a proof that none does."""
+    """Return a query that selects one key, or the best query and a proof that no query does."""
     return _compute_design("select", body, key_index=body.key)
 
 
 @api_router.post("/average")
 def design_average(body: AverageRequest) -> dict[str, Any]:
-    """Return a query with equal weights on some keys, or the best one and a proof that none does."""
+    """Return a query that weights the chosen keys equally, or the best query and a proof that no query does."""
     return _compute_design("average", body, indices=body.indices)
 
 
 @api_router.post("/identity")
 def design_identity(body: DesignRequest) -> dict[str, Any]:
-    """Return one query per key that selects it."""
+    """Return, for each key, a query that selects it."""
     return _compute_design("identity", body)
 
 

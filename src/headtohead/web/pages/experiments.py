@@ -79,7 +79,7 @@ def list_experiment_summaries(context: AppContext) -> list[dict[str, Any]]:
 
 
 def list_changed_settings(experiment: Experiment | None) -> list[dict[str, str]]:
-    """Return what each variant changes, with the baseline's value."""
+    """Return the settings that each variant changes, along with the baseline's values."""
     rows = (
         {
             "variant": name,
@@ -103,7 +103,7 @@ def show_experiment_list(request: Request, context: AppContextDep) -> HTMLRespon
 
 @router.get("/experiments/{name}")
 def show_experiment(request: Request, name: str, context: AppContextDep) -> HTMLResponse:
-    """Show the live state, verdicts, settings and audits of an experiment."""
+    """Show an experiment's live state, verdicts, settings and audits."""
     reader, live = read_experiment_state(context, name)
     versus = reader.findings().versus
     return render_page(
@@ -125,7 +125,7 @@ def show_experiment(request: Request, name: str, context: AppContextDep) -> HTML
 async def stream_experiment_events(
     name: str, context: AppContextDep, last_event_id: Annotated[str, Header()] = ""
 ) -> StreamingResponse:
-    """Stream the regions of the page as server-sent events when they change."""
+    """Stream page regions as server-sent events whenever they change."""
     validate_experiment_name(context, name)
     return StreamingResponse(_stream_events(context, name, last_event_id), media_type="text/event-stream")
 
@@ -148,7 +148,7 @@ def show_report(request: Request, name: str, context: AppContextDep) -> Response
 
 @router.get("/experiments/{name}/report/content")
 def serve_report(name: str, context: AppContextDep, sec_fetch_dest: Annotated[str, Header()] = "iframe") -> Response:
-    """Serve the report. The file is untrusted: it is sandboxed, and only scripts written by this package may run."""
+    """Serve the report. The file is untrusted: it is sandboxed, and only this package's own scripts may run."""
     path = find_readable_file(context.folders.find(name), "report.html")
     if path is None:
         raise HTTPException(404, "this experiment has no report yet")
@@ -166,7 +166,7 @@ def serve_report(name: str, context: AppContextDep, sec_fetch_dest: Annotated[st
 
 @router.get("/experiments/{name}/report.pdf")
 def download_pdf(name: str, context: AppContextDep) -> Response:
-    """Render the report as PDF. Nothing is written into the experiment's folder."""
+    """Render the report as a PDF. Nothing is written to the experiment's folder."""
     folder = context.folders.find(name)
     if find_readable_file(folder, "findings.json") is None:
         raise HTTPException(404, "this experiment has no findings yet")
@@ -220,7 +220,7 @@ def add_seeds(
 
 
 def resume_training(context: AppContext, name: str, num_seeds: int | None = None) -> None:
-    """Continue training an experiment. The commands of a comparison are not run by the server."""
+    """Resume training an experiment. The server never runs the commands of a command comparison."""
     if is_comparison(context.folders.find(name)):
         raise RequestError(f"{name} compares commands; continue it in a terminal with h2h versus --resume")
     training_process.resume(context.folders.root, name, num_seeds)

@@ -1,4 +1,4 @@
-"""The playground page: side-by-side generation with models and strategies, and next-token distributions."""
+"""The playground page: side-by-side generation with several models and strategies, and next-token distributions."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class PromptRequest(BaseModel):
 
 
 class GenerationRequest(PromptRequest):
-    """Generate with every model and every strategy."""
+    """A request to generate text with every combination of the given models and strategies."""
 
     models: list[ModelKey] = Field(min_length=1, max_length=MAX_MODELS)
     strategies: list[Annotated[UnicodeText, Field(min_length=1, max_length=200)]] = Field(
@@ -75,7 +75,7 @@ class NextTokenRequest(PromptRequest):
 
 @router.get("/playground")
 def show_playground_page(request: Request, context: AppContextDep, model: str = "") -> HTMLResponse:
-    """Show the form that generates text with several models and decoding strategies."""
+    """Show the form for generating text with several models and decoding strategies."""
     return render_page(
         request,
         "playground.html",
@@ -93,8 +93,10 @@ def show_playground_page(request: Request, context: AppContextDep, model: str = 
 
 @api_router.post("/next")
 async def predict_next_token(request: Request, body: NextTokenRequest, context: AppContextDep) -> dict[str, Any]:
-    """Return the most likely next tokens with their logits, and for all others the log of their total weight at each of
-    `temperatures`."""
+    """Return the most likely next tokens with their logits.
+
+    The remaining tokens are summarized by the log of their total weight at each of the `temperatures`.
+    """
     model = await run_in_threadpool(_get_generative_model, context.catalog, body.model)
     message = {"action": "next", **body.model_dump(), "model": model}
     response = await context.models.answer(request, message)
@@ -103,13 +105,13 @@ async def predict_next_token(request: Request, body: NextTokenRequest, context: 
 
 @api_router.post("/generate")
 async def generate_texts(request: Request, body: GenerationRequest, context: AppContextDep) -> StreamingResponse:
-    """Stream one JSON line per token. Disconnecting stops the generation."""
+    """Stream one JSON line per token. Generation stops when the client disconnects."""
     if len(set(body.models)) < len(body.models):
         raise RequestError("models: duplicate model")
     models = [await run_in_threadpool(_get_generative_model, context.catalog, key) for key in body.models]
     responses = context.models.ask({"action": "generate", **body.model_dump(), "models": models})
     try:
-        # Errors in the request are raised before the response starts.
+        # Errors in the request must be raised before the response starts.
         first = await await_unless_disconnected(request, anext(responses))
     except BaseException:
         await responses.aclose()
@@ -134,7 +136,7 @@ async def _stream_json_lines(
             async for response in responses:
                 yield _encode_json_line(response)
             yield _encode_json_line({"event": "done"})
-        except (RequestError, HTTPException) as error:  # the status line has been sent
+        except (RequestError, HTTPException) as error:  # the status line has already been sent
             message = error.detail if isinstance(error, HTTPException) else str(error)
             yield _encode_json_line({"event": "failed", "message": message})
 

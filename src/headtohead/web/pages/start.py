@@ -1,4 +1,4 @@
-"""The pages that start an experiment: list of recipes, settings form and cost estimate."""
+"""The pages for starting an experiment: the recipe list, the settings form and the cost estimate."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ async def show_form(request: Request, recipe: str, context: AppContextDep) -> Re
 
 @router.post("/start/{recipe}")
 async def submit_form(request: Request, recipe: str, context: AppContextDep, form_data: FormDataDep) -> Response:
-    """Estimate, start, or show the values of the [full] table, depending on the button. Errors show the form again."""
+    """Estimate the cost, start the experiment, or fill in the [full] values, depending on the button pressed.
+
+    If there are errors, the form is shown again.
+    """
     fields = {**form_data, "recipe": recipe}
     if form_data.get("do") == "show":
         return await _render_form(request, context, fields)
@@ -79,7 +82,7 @@ async def _render_form(
     errors: Any = (),
     estimate: dict[str, Any] | None = None,
 ) -> HTMLResponse:
-    """Render the form for a new experiment with values, errors and cost estimate."""
+    """Render the form for a new experiment with its values, errors and cost estimate."""
     recipe, schema, full = form_data["recipe"], context.estimator.schema(), forms.is_checked(form_data, "full")
     groups = await run_in_threadpool(forms.build_fields, recipe, context.files, schema, full=full)
     changed = await run_in_threadpool(forms.find_changed_fields, form_data, context.files, schema)
@@ -102,7 +105,7 @@ async def _render_form(
 
 
 def _suggest_free_name(root: Path, recipe: str) -> str:
-    """Return the recipe's name, or the first free one of name-2, name-3, ..."""
+    """Return the recipe's name, or the first of name-2, name-3, ... that is not taken."""
     base = recipe.removesuffix(".toml")
     existing_names = {entry.name for entry in os.scandir(root)}
     return next(
