@@ -1,9 +1,10 @@
 """Check whether two variants predicted the same text, and choose the unit in which their scores are compared.
 
 Two variants are compared on the same bytes or not at all. Every run records digests of the text that it predicted
-(`headtohead.data.scored_text`). If they are equal, scores are paired example by example. If tokenizers or contexts cut
-the same stream into different blocks, scores are paired document by document. If the numbers of tokens differ, scores
-are per byte. A word that a tokenizer replaces by its unknown token is not predicted, so such texts are not the same.
+(`headtohead.data.scored_text`). If the digests match, scores are paired example by example. If different tokenizers or
+context lengths split the same stream into different blocks, scores are paired document by document. If the token counts
+differ, scores are per byte. A tokenizer does not predict the words that it maps to its unknown token, so a text with
+out-of-vocabulary words does not count as the same text.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def compare_runs(
 ) -> ScoreUnit | str:
     """Return the unit in which the runs of two variants can be compared, or the reason why they cannot.
 
-    `by_example` requires scores of the same examples, for metrics or subsets that documents do not have.
+    Set `by_example` to require scores for the same examples, for metrics or subsets that are not defined per document.
     """
     if reason := _find_inconsistent_runs(variant, splits):
         return reason
@@ -39,7 +40,7 @@ def compare_runs(
 
 
 def _find_inconsistent_runs(runs: Mapping[int, Run], splits: Sequence[str]) -> str:
-    """Return why the runs of a variant did not all predict one recorded text; an empty string if they did."""
+    """Return why a variant's runs did not all predict the same recorded text, or an empty string if they did."""
     first_seed, first_run = next(iter(runs.items()))
     for seed, run in runs.items():
         if missing := [name for name in splits if f"{name}.digests" not in run.scores]:
@@ -85,7 +86,7 @@ def _explain_missing_text(columns: TextColumns, missing: Sequence[str], splits: 
 
 
 def _explain_difference(reference: TextColumns, variant: TextColumns, split: str) -> str:
-    """Return how the predicted text of a split differs, and what to do."""
+    """Return how the predicted text of a split differs between the two variants, and how to fix it."""
 
     def count(column: str) -> tuple[int, int]:
         expected, actual = (int(columns[f"{split}.{column}"].sum()) for columns in (reference, variant))
@@ -115,7 +116,7 @@ def _explain_difference(reference: TextColumns, variant: TextColumns, split: str
 
 
 def add_settings(reason: str, settings: Iterable[str]) -> str:
-    """Return the reason with those of a variant's settings that can change the scored text."""
+    """Return the reason, extended by the variant's settings that can change the scored text."""
     names = [name for name in settings if name.startswith(TEXT_SETTINGS)]
     return reason.replace("; ", f" ({', '.join(names)}); ", 1) if names else reason
 

@@ -1,4 +1,4 @@
-"""Compute findings.json from the run folders of an experiment."""
+"""Compute findings.json from an experiment's run folders."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ CHECKSUMMED_FILES = ("experiment.json", "corpus.json", "teacher.json")
 def compute_findings(runs: ExperimentRuns, *, check_files: bool = True, is_live: bool = False) -> Findings:
     """Return the findings of all finished runs.
 
-    Error rates account for all analyses in the journal. If `is_live`, differences that have not been analysed with as
-    many seeds are not judged, since this would be another analysis. Raise RunFolderError if a file was changed, unless
-    `check_files` is false.
+    Error rates account for all analyses in the journal. If `is_live`, differences not yet analysed with this many
+    seeds are left unjudged, because judging them would count as an additional analysis. Raise RunFolderError if a file
+    was modified, unless `check_files` is false.
     """
     if check_files:
         _check_integrity(runs)
@@ -58,7 +58,7 @@ def write_findings(runs: ExperimentRuns) -> Findings:
 
 
 def compute_unfinished_findings(runs: ExperimentRuns) -> Findings:
-    """Return the findings of an experiment that is running, with a warning. No analysis is recorded."""
+    """Return the findings so far of a running experiment, with a warning. No analysis is recorded."""
     findings = compute_findings(runs, is_live=True)
     experiment = runs.experiment
     num_finished = sum(len(runs.finished(name)) for name in experiment.names)
@@ -75,7 +75,7 @@ def compute_unfinished_findings(runs: ExperimentRuns) -> Findings:
 
 
 def _check_integrity(runs: ExperimentRuns) -> None:
-    """Raise RunFolderError if a file that findings are computed from was changed."""
+    """Raise RunFolderError if a file that the findings are computed from was modified."""
     for name in CHECKSUMMED_FILES:
         if (runs.folder / name).is_file():
             verify_checksum(runs.folder / name, "run the experiment again with --resume, which rewrites it")
@@ -87,9 +87,9 @@ def _check_integrity(runs: ExperimentRuns) -> None:
 
 
 def _select_own_runs(runs: ExperimentRuns, issues: Sequence[RunIssue]) -> FinishedRuns:
-    """Return the finished runs, excluding those of other trials, seeds that were not requested, and copies.
+    """Return the finished runs, excluding those from different trials, those with unrequested seeds, and copies.
 
-    Raise RunFolderError if no run of the baseline is left.
+    Raise RunFolderError if no baseline run is left.
     """
     excluded = {
         (issue.variant, seed)
@@ -197,7 +197,7 @@ def _read_error_budget(runs: ExperimentRuns) -> ErrorBudget:
 
 
 def _count_other_comparisons(experiment: Experiment) -> int:
-    """Return the number of confirmatory comparisons besides those of all variants with the baseline."""
+    """Return the number of confirmatory comparisons beyond those of each variant with the baseline."""
     among_variants = sum(
         len(comparison.variants)
         for comparison in experiment.comparisons

@@ -1,4 +1,4 @@
-"""Evaluation sets of an experiment: a split, the rows of it that count, and their per-example scores."""
+"""An experiment's evaluation sets: a split, the rows of it that count, and their per-example scores."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ScoreUnit:
 
 @dataclass(frozen=True)
 class EvaluationSet:
-    """A split, or "test" for all held-out splits; all rows, or those that do not occur in train."""
+    """A split, or "test" for all held-out splits, with either all rows or only those that do not occur in train."""
 
     split: str
     rows: Literal["all", "unseen"] = "all"
@@ -36,8 +36,10 @@ class EvaluationSet:
 
 
 def select_evaluation_sets(experiment: Experiment, corpus: CorpusFile) -> list[EvaluationSet]:
-    """Return the primary evaluation set, then informative ones: each held-out split, and all rows where the verdict is
-    based on unseen rows."""
+    """Return the primary evaluation set, followed by the informative ones.
+
+    The informative sets are each held-out split and, where the verdict is based on unseen rows only, all rows.
+    """
     primary = experiment.primary.split
     held_out = resolve_split(corpus, "test")
     leaking = [name for name in held_out if has_leaked_rows(corpus, name)]
@@ -58,7 +60,7 @@ def resolve_split(corpus: CorpusFile, split: str) -> list[str]:
 
 
 def has_leaked_rows(corpus: CorpusFile, split: str) -> bool:
-    """Return whether some but not all rows of a split also occur in train, and scores are known by row."""
+    """Return whether some but not all rows of a split also occur in train, and scores are known per row."""
     unseen = corpus.unseen.get(split)
     return unseen is not None and 0 < len(unseen) < corpus.splits[split].rows
 
@@ -77,14 +79,14 @@ def stack_scores(
     metric: str,
     unit: ScoreUnit = ScoreUnit(),  # noqa: B008  # immutable
 ) -> Scores:
-    """Return the scores of each seed by example or document: losses, or correct predictions for accuracy."""
+    """Return each seed's scores per example or document: losses, or correct predictions if the metric is accuracy."""
     column = "correct" if metric == "accuracy" else "losses"
     names = resolve_split(corpus, evaluation_set.split)
     if unit.by_document:
         return _stack_documents(runs_by_seed, corpus, names, unit)
 
     def concatenate(run: Run, column: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Return one column of scores over all splits, restricted to unseen rows if requested."""
+        """Return one score column over all splits, restricted to unseen rows if requested."""
         columns = []
         for name in names:
             values = run.scores[f"{name}.{column}"]
@@ -113,7 +115,7 @@ def stack_scores(
 def _stack_documents(
     runs_by_seed: Mapping[int, Run], corpus: CorpusFile, names: Sequence[str], unit: ScoreUnit
 ) -> Scores:
-    """Return the total loss of each document, weighted by its bytes or predictions."""
+    """Return each document's total loss, weighted by its number of bytes or predictions."""
     runs = list(runs_by_seed.values())
     totals = np.stack([np.concatenate([sum_by_document(run.scores, name, "losses") for name in names]) for run in runs])
     first = runs[0].scores
@@ -130,14 +132,14 @@ def _stack_documents(
 def sum_by_document(
     columns: Mapping[str, np.ndarray[Any, np.dtype[Any]]], split: str, column: str
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return the sum of a column of scores over each document, without the first row of a stream."""
+    """Return a score column summed per document, excluding the first row of a stream."""
     documents = np.unique(columns[f"{split}.documents"], return_inverse=True)[1]
     values = columns[f"{split}.{column}"] * (1 - columns[f"{split}.first_row"])
     return np.bincount(documents, values).astype(np.float64)
 
 
 def _name_documents(run: Run, corpus: CorpusFile, evaluation_set: EvaluationSet) -> tuple[str, ...]:
-    """Return the document of each example as "SPLIT: NAME", or "SPLIT: ROW" for documents without a name."""
+    """Return each example's document as "SPLIT: NAME", or as "SPLIT: ROW" if the document has no name."""
     documents: list[str] = []
     for name in resolve_split(corpus, evaluation_set.split):
         ids = run.scores[f"{name}.documents"]

@@ -1,4 +1,4 @@
-"""Lost runs of an experiment: runs that diverged, or predict no better than token counts or the most common class."""
+"""Lost runs: runs that diverged, or that predict no better than token frequencies or the majority class."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DIVERGED = "DivergedError"
 
 
 def find_lost_runs(runs: ExperimentRuns, finished_runs: FinishedRuns) -> list[FailureRecord]:
-    """Return the runs that diverged or learned nothing. They count as failures of their variant."""
+    """Return the runs that diverged or learned nothing. They count as failures of the variant."""
     lost = []
     for name in runs.experiment.names:
         for seed in (seed for seed in runs.seeds(name) if seed < runs.experiment.max_seeds):
@@ -30,9 +30,10 @@ def find_lost_runs(runs: ExperimentRuns, finished_runs: FinishedRuns) -> list[Fa
 def _find_collapsed_runs(
     experiment: Experiment, corpus: CorpusFile, finished_runs: FinishedRuns
 ) -> list[FailureRecord]:
-    """Return the finished runs that predict no better than token counts, or than the most common class.
+    """Return the finished runs that predict no better than token frequencies or the majority class.
 
-    Returns nothing for a quick look, or if most baseline runs predict no better: such runs are trained too briefly.
+    Return an empty list for a quick look, or if most baseline runs do no better either: in both cases, training was
+    too short to tell.
     """
     references = _get_count_references(experiment, corpus)
     baseline = [_has_learned(run, experiment, references) for run in finished_runs[BASELINE].values()]
@@ -49,7 +50,7 @@ def _find_collapsed_runs(
 
 
 def _get_count_references(experiment: Experiment, corpus: CorpusFile) -> Mapping[str, float]:
-    """Return the loss of token counts, or the accuracy of the most common class, on each primary split."""
+    """Return the loss of a unigram model, or the accuracy of the majority class, on each primary split."""
     if experiment.primary.metric == "accuracy":
         by_split = corpus.count_baselines.get("most common class", {})
     else:
@@ -58,7 +59,7 @@ def _get_count_references(experiment: Experiment, corpus: CorpusFile) -> Mapping
 
 
 def _has_learned(run: Run, experiment: Experiment, references: Mapping[str, float]) -> bool:
-    """Return whether a run predicts better than counts on any split. Non-finite scores are left to the audits."""
+    """Return whether a run beats the count-based reference on any split. Non-finite scores are left to the audits."""
     for split, reference in references.items():
         scores = run.result.scores.get(split)
         if scores is None or not np.isfinite(scores.loss):

@@ -1,4 +1,4 @@
-"""Evidence that variant and baseline were trained alike (equal initial tensors, equal batches), and their costs."""
+"""Evidence that a variant and the baseline were trained alike (same initial tensors, same batches), and their costs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SETTINGS_CHANGING_INITIALIZATION = {
     "model.position": "positions.*",
     "model.output_init": "output.*",
     "model.output_bias": "output.*",
-    # Biases are initialised within a bound that depends on the number of inputs of the layer.
+    # Biases are initialised within a bound that depends on the layer's fan-in.
     "model.width": "*",
     "model.feedforward": "*.feedforward.*",
     "model.head_dim": "*.attention.*",
@@ -42,9 +42,9 @@ RunPair = tuple[Run, Run]
 
 
 def check_pairing(experiment: Experiment, variant: str, finished_runs: FinishedRuns) -> PairingRecord:
-    """Compare initial tensors, batches and costs of a variant and the baseline.
+    """Compare the initial tensors, batches and costs of a variant with those of the baseline.
 
-    Uses the seeds that both have. The record gives a reason if the two were not trained alike.
+    Only seeds that both have are compared. The record gives a reason if the two were not trained alike.
     """
     settings = loading.diff_from_baseline(experiment, variant)
     pairs = [
@@ -112,14 +112,14 @@ def _count_equal_tensors(pairs: Sequence[RunPair], settings: Mapping[str, JsonVa
 
 
 def _get_shape(tensor_hash: str) -> str:
-    """Return the shape from a tensor hash of the form "SHAPE:HASH"."""
+    """Return the shape encoded in a tensor hash of the form "SHAPE:HASH"."""
     return tensor_hash.split(":", maxsplit=1)[0]
 
 
 def _explain_unpaired(
     settings: Mapping[str, JsonValue], pair: RunPair, same_batches: bool, *, has_equal_tensors: bool
 ) -> str | None:
-    """Return why two runs that should have been trained alike were not; None if they were."""
+    """Return why two runs that should have been trained alike were not, or None if they were."""
     is_intended = any(name.startswith(SETTINGS_CHANGING_BATCHES) for name in settings)
     if not same_batches and not is_intended:
         return "was trained on other batches than the baseline"
@@ -130,6 +130,6 @@ def _explain_unpaired(
 
 
 def _compute_medians(pairs: Sequence[RunPair], get_cost: Callable[[Run], float]) -> tuple[float, float]:
-    """Return the median cost of the baseline runs and of the variant runs."""
+    """Return the median cost of the baseline runs and that of the variant runs."""
     baseline_median, variant_median = (statistics.median(get_cost(pair[side]) for pair in pairs) for side in (0, 1))
     return baseline_median, variant_median

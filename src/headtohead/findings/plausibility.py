@@ -1,6 +1,6 @@
 """Warnings shown above the verdicts: variants that changed nothing, and implausible scores.
 
-Warnings do not withhold verdicts. Each states what was measured and what to inspect.
+Warnings do not withhold verdicts. Each one states what was measured and what to inspect.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def collect_warnings(
     pairs: Mapping[str, PairingRecord],
     verdicts: Sequence[Verdict],
 ) -> list[ResultWarning]:
-    """Return all warnings about implausible results, those about the baseline first."""
+    """Return all warnings about implausible results, starting with those about the baseline."""
     splits = resolve_split(corpus, experiment.primary.split)
     warnings = [
         _find_mixed_machines(finished_runs),
@@ -62,7 +62,7 @@ def collect_warnings(
 
 
 def _find_mixed_machines(finished_runs: FinishedRuns) -> ResultWarning | None:
-    """Warn if the runs were trained with different versions, devices or processors."""
+    """Warn if the runs were trained with different package versions, devices or processors."""
     differences = describe_mixed_machines(run for by_seed in finished_runs.values() for run in by_seed.values())
     if not differences:
         return None
@@ -77,7 +77,7 @@ def _find_mixed_machines(finished_runs: FinishedRuns) -> ResultWarning | None:
 def _find_ineffective_change(
     name: str, finished_runs: FinishedRuns, pair: PairingRecord, splits: Sequence[str]
 ) -> ResultWarning | None:
-    """Warn if weights, test losses or the first step of a variant equal those of the baseline for every seed."""
+    """Warn if a variant's weights, test losses or first step are identical to the baseline's for every seed."""
     runs = [
         (finished_runs[BASELINE][seed], run)
         for seed, run in finished_runs[name].items()
@@ -129,7 +129,7 @@ def _find_identical_initial_weights(name: str, runs: Mapping[int, Run]) -> Resul
 def _find_failed_audit(
     name: str, runs: Mapping[int, Run], audit: Literal["determinism", "gradients"]
 ) -> ResultWarning | None:
-    """Warn if a non-blocking audit failed for any seed. State the observation of the first."""
+    """Warn if a non-blocking audit failed for any seed, quoting the observation from the first such seed."""
     results = [result for run in runs.values() for result in run.audits or ()]
     failed = [result for result in results if result.name == audit and result.passed is False]
     if not failed:
@@ -143,7 +143,7 @@ def _find_failed_audit(
 
 
 def _find_different_budget(name: str, finished_runs: FinishedRuns, pair: PairingRecord) -> ResultWarning | None:
-    """Warn if a variant is trained on more or fewer rows than the baseline and changes something else too."""
+    """Warn if a variant is trained on more or fewer rows than the baseline and also changes something else."""
     runs = [
         (finished_runs[BASELINE][seed], run)
         for seed, run in finished_runs[name].items()
@@ -168,7 +168,7 @@ def _find_different_budget(name: str, finished_runs: FinishedRuns, pair: Pairing
 def _compare_with_counts(
     experiment: Experiment, runs: Mapping[int, Run], corpus: CorpusFile, splits: Sequence[str]
 ) -> ResultWarning | None:
-    """Warn if the baseline predicts worse than counts of the training data."""
+    """Warn if the baseline predicts worse than a count-based model of the training data."""
     is_accuracy = experiment.primary.metric == "accuracy"
     for split in splits:
         scores = [run.result.scores[split] for run in runs.values()]
@@ -216,14 +216,14 @@ def _compare_with_train(name: str, runs: Mapping[int, Run], splits: Sequence[str
 
 
 def _estimate_loss(run: Run, split: str) -> tuple[float, float]:
-    """Return the mean loss per prediction of a split, and its standard error over examples."""
+    """Return a split's mean loss per prediction and its standard error across examples."""
     losses, counts = run.scores[f"{split}.losses"], run.scores[f"{split}.counts"]
     mean = losses.sum() / counts.sum()
     return float(mean), float(np.sqrt(((losses - mean * counts) ** 2).sum()) / counts.sum())
 
 
 def _find_large_gain(verdict: Verdict, metric: str) -> ResultWarning | None:
-    """Warn about an implausibly large gain: one that changes of one setting rarely reach."""
+    """Warn about an implausibly large gain, one that changing a single setting rarely achieves."""
     if verdict.outcome != "helped":
         return None
     if metric == "accuracy":

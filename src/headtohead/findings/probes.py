@@ -1,4 +1,4 @@
-"""Results of trained models besides their scores: audits, samples, probe sentences, other input lengths, failures."""
+"""Results other than scores: audits, samples, probe sentences, length generalization and failures."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ MAX_SAMPLE_SEEDS = 3
 
 
 def read_audits(runs_by_seed: Mapping[int, Run], required: Sequence[str]) -> list[CheckResult]:
-    """Return the audits of a variant: for each check, the worst result over the seeds.
+    """Return a variant's audits: for each check, the worst result across seeds.
 
-    A required check that is missing or has no outcome for a seed counts as failed, with advice.
+    A required check that is missing or has no outcome for some seed counts as failed, and the result says what to do.
     """
     worst: dict[str, CheckResult] = {}
     for seed, run in runs_by_seed.items():
@@ -44,7 +44,7 @@ def _rank_outcome(audit: CheckResult) -> int:
 
 
 def _build_missing_audit(name: str, audit: CheckResult | None, seed: int) -> CheckResult:
-    """Return the failure of a required check without an outcome."""
+    """Return a failed result for a required check that has no outcome."""
     observation = f"seed {seed}: {audit.observation}" if audit else f"audits.json of seed {seed} does not contain it"
     interpretation = audit.interpretation if audit else "Remove the run and train it again with --resume."
     reason = f"has no result of the required audit {name} for seed {seed}"
@@ -54,7 +54,7 @@ def _build_missing_audit(name: str, audit: CheckResult | None, seed: int) -> Che
 def collect_failures(
     runs: ExperimentRuns, finished_runs: FinishedRuns, lost: Sequence[FailureRecord]
 ) -> list[FailureRecord]:
-    """Return the lost runs, then the trials without a result."""
+    """Return the lost runs, followed by the trials without a result."""
     failures = list(lost)
     lost_runs = {(record.variant, record.seed) for record in lost}
     for name in runs.experiment.names:
@@ -67,7 +67,7 @@ def collect_failures(
 
 
 def collect_samples(runs_by_seed: Mapping[int, Run]) -> list[SeedSample]:
-    """Return the continuations of the probe prompts by the first few seeds."""
+    """Return the continuations that the first few seeds generate for the probe prompts."""
     return [
         SeedSample(prompt=sample.prompt, text=sample.text, seed=seed)
         for seed, run in list(runs_by_seed.items())[:MAX_SAMPLE_SEEDS]
@@ -96,7 +96,7 @@ class _LengthScores:
 
 
 def summarize_length_generalization(runs_by_seed: Mapping[int, Run]) -> LengthGeneralization:
-    """Return scores and costs at other input lengths, pooled over held-out splits and averaged over seeds."""
+    """Return the scores and costs at different input lengths, pooled over held-out splits and averaged over seeds."""
     scores_by_length: dict[int, _LengthScores] = {}
     metric = next((run.result.metric for run in runs_by_seed.values()), "perplexity")
     for run in runs_by_seed.values():
@@ -125,7 +125,7 @@ def summarize_length_generalization(runs_by_seed: Mapping[int, Run]) -> LengthGe
 
 
 def _pool_splits(split_results: Sequence[LengthResult], metric: str) -> float:
-    """Return the metric at one input length over all splits, weighted by their number of predictions."""
+    """Return the metric at one input length, averaged over all splits with their prediction counts as weights."""
     values = [result.accuracy if metric == "accuracy" else result.loss for result in split_results]
     counts = [_require(result.count) for result in split_results]
     mean = sum(_require(value) * count for value, count in zip(values, counts, strict=True)) / sum(counts)

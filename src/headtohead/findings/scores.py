@@ -1,4 +1,4 @@
-"""Scores of every seed: by split, on the primary evaluation set, during training, and by class."""
+"""Per-seed scores: for each split, on the primary evaluation set, during training, and for each class."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def collect_scores(
 ) -> dict[str, ScoresBySeed]:
     """Return {variant: {split: [(seed, score), ...]}}.
 
-    A split with leaked rows has a second entry for its unseen rows, for variants that predict the baseline's text.
+    A split with leaked rows has a second entry for its unseen rows, if the variant predicts the same text as the
+    baseline.
     """
     scores: dict[str, ScoresBySeed] = {}
     for name, by_seed in finished_runs.items():
@@ -63,7 +64,7 @@ def collect_scores(
 def compute_primary_scores(
     finished_runs: FinishedRuns, corpus: CorpusFile, evaluation_set: EvaluationSet, metric: str
 ) -> ScoresBySeed:
-    """Return the score of every run on the primary evaluation set."""
+    """Return every run's score on the primary evaluation set."""
     scores_by_variant = {}
     for name, by_seed in finished_runs.items():
         if not has_finite_scores(by_seed, corpus, evaluation_set.split, metric):
@@ -77,7 +78,7 @@ def compute_primary_scores(
 
 
 def collect_curves(finished_runs: FinishedRuns, metric: str | None = None) -> Curves:
-    """Return {variant: {split: {seed: [(step, value), ...]}}} of `metric`, by default the task's metric."""
+    """Return {variant: {split: {seed: [(step, value), ...]}}} for `metric`, which defaults to the task's metric."""
     curves: Curves = {}
     for name, by_seed in finished_runs.items():
         by_split = curves.setdefault(name, {})
@@ -101,14 +102,14 @@ def collect_seconds_curves(finished_runs: FinishedRuns) -> dict[str, dict[str, l
 
 
 def get_steps_per_epoch(experiment: Experiment, finished_runs: FinishedRuns) -> int | None:
-    """Return the baseline's number of steps per epoch if the file counts training in epochs, otherwise None."""
+    """Return the baseline's number of steps per epoch if the file specifies training in epochs, otherwise None."""
     if not isinstance(experiment.training.steps, str):
         return None
     return next((run.start.steps_per_epoch for run in finished_runs[BASELINE].values()), None)
 
 
 def collect_axis_values(experiment: Experiment, finished_runs: FinishedRuns) -> AxisFindings | None:
-    """Return each variant's value of the setting that results are plotted against, and its last training loss."""
+    """Return each variant's value for the setting that results are plotted against, and its final training loss."""
     if experiment.axis is None:
         return None
     values: dict[str, int | float] = {}
@@ -136,7 +137,7 @@ def _require_loss(loss: float | None) -> float:
 
 
 def compute_confusion_matrices(finished_runs: FinishedRuns, corpus: CorpusFile) -> ConfusionMatrices | None:
-    """Return counts of true by predicted class over the held-out rows, summed over seeds."""
+    """Return the confusion matrices over the held-out rows (true by predicted class), summed over seeds."""
     labels = corpus.labels
     if not 0 < len(labels) <= MAX_CONFUSION_LABELS:
         return None

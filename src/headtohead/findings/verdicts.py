@@ -27,7 +27,7 @@ from headtohead.verdict.scores import Scores
 
 @dataclass(frozen=True)
 class JudgedVariants:
-    """All verdicts of an experiment."""
+    """All verdicts in an experiment."""
 
     primary_set: EvaluationSet
     primary: list[Verdict]
@@ -36,7 +36,7 @@ class JudgedVariants:
 
     @property
     def pairwise(self) -> dict[tuple[str, str], Verdict]:
-        """Return the verdicts of the comparisons by (baseline, variant)."""
+        """Return the verdicts on the comparisons, keyed by (baseline, variant)."""
         return {
             (comparison.baseline, verdict.variant): verdict
             for comparison in self.comparisons
@@ -46,7 +46,7 @@ class JudgedVariants:
 
 @dataclass(frozen=True)
 class Judge:
-    """Computes verdicts. Those on variants with withheld reasons are withheld."""
+    """Computes verdicts, and withholds those on variants for which there is a reason to do so."""
 
     experiment: Experiment
     finished_runs: FinishedRuns
@@ -83,8 +83,8 @@ class Judge:
     ) -> list[Verdict]:
         """Return a verdict for each variant, compared with `reference`.
 
-        Empty if the reference has no finished run. Variants with scores that are not finite have no numbers; the audit
-        of finite scores withholds their verdicts.
+        The list is empty if the reference has no finished run. Variants with non-finite scores get no numbers; the
+        finite-score audit withholds their verdicts.
         """
         metric = self.experiment.primary.metric
         if not finished_runs[reference]:
@@ -107,15 +107,13 @@ class Judge:
                 if all(has_finite_scores(side, self.corpus, evaluation_set.split, metric) for side in runs):
                     units[name] = unit
                 else:
-                    withheld.setdefault(name, [])  # the audit of finite scores gives the reason
+                    withheld.setdefault(name, [])  # the finite-score audit gives the reason
             elif unit not in withheld.setdefault(name, []):
                 withheld[name].append(unit)
 
         def stack(name: str, unit: ScoreUnit) -> Scores:
-            """Return the scores of a variant without its lost runs."""
-            runs = (
-                finished_runs[name] or finished_runs[reference]
-            )  # without a run, the examples are those of the reference
+            """Return a variant's scores, excluding its lost runs."""
+            runs = finished_runs[name] or finished_runs[reference]  # without any run, the reference's examples are used
             scores = stack_scores(runs, self.corpus, evaluation_set, metric, unit)
             lost = self._list_lost_seeds(name)
             seeds = tuple(seed for seed in finished_runs[name] if seed not in lost)
@@ -127,7 +125,7 @@ class Judge:
         title = "the baseline" if reference == BASELINE else reference
         for reason in self.withheld_reasons.get(reference, ()):
             for name in (name for name, by_seed in finished_runs.items() if by_seed and name != reference):
-                if reason not in withheld.setdefault(name, []):  # a leak of data that both use is stated once
+                if reason not in withheld.setdefault(name, []):  # a leak in data shared by both is stated once
                     withheld[name].append(f"{title} {reason}")
         verdicts = compare_scores(
             {name: references[unit] for name, unit in units.items()},
@@ -147,7 +145,7 @@ class Judge:
         ]
 
     def _remove_judgement(self, verdict: Verdict) -> list[Verdict]:
-        """Return the verdict; in a quick look or before its analysis, remove the judgement."""
+        """Return the verdict, without its judgement if this is a quick look or the analysis is not due yet."""
         if self.experiment.quick:
             return remove_judgements([verdict])
         if self.is_live and is_analysed(verdict) and not has_analysis(self.budget, verdict):
@@ -155,13 +153,13 @@ class Judge:
         return [verdict]
 
     def _list_lost_seeds(self, variant: str) -> tuple[int, ...]:
-        """Return the seeds of lost runs."""
+        """Return the seeds of the variant's lost runs."""
         return tuple(sorted({record.seed for record in self.lost if record.variant == variant}))
 
     def compare_texts(
         self, variant: str, evaluation_set: EvaluationSet, reference: Mapping[int, Run]
     ) -> ScoreUnit | str:
-        """Return the unit in which a variant can be compared with reference runs, or the reason why it cannot."""
+        """Return the unit in which a variant can be compared with the reference runs, or the reason why it cannot."""
         by_example = evaluation_set.rows == "unseen" or self.experiment.primary.metric == "accuracy"
         splits = resolve_split(self.corpus, evaluation_set.split)
         unit = compare_runs(reference, self.finished_runs[variant], splits, by_example=by_example)

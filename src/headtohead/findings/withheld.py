@@ -1,10 +1,10 @@
 """Reasons for withholding verdicts.
 
 This is the only way to withhold a verdict. A reason is a predicate about one variant, such as "reads the future" or
-"was trained on other batches than the baseline", so that it also reads well after "the baseline". A reason of the
-baseline withholds the verdicts on all variants that are compared with it. To withhold verdicts for another cause, add
-its reasons to `collect_withheld_reasons`; a blocking `CheckResult` among the audits is included already. The outcome is
-then "not comparable", and `Verdict.withheld` lists the reasons in the report, the terminal, JSON and the web app.
+"was trained on different batches than the baseline", so that it also reads well after "the baseline". A reason that
+applies to the baseline withholds the verdicts on all variants compared with it. To withhold verdicts for a new cause,
+add its reasons to `collect_withheld_reasons`; blocking `CheckResult`s among the audits are already included. The
+outcome is then "not comparable", and the report, the terminal, JSON and the web app list `Verdict.withheld`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def collect_withheld_reasons(
     corpus: CorpusFile,
     run_issues: Iterable[RunIssue] = (),
 ) -> WithheldReasons:
-    """Return why variants cannot be judged: runs of other experiments, failed audits, missing pairing."""
+    """Return why variants cannot be judged: runs from a different experiment, failed audits, or missing pairing."""
     reasons: WithheldReasons = {}
     for issue in run_issues:
         reasons.setdefault(issue.variant, []).append(issue.reason)

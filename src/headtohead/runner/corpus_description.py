@@ -1,4 +1,4 @@
-"""Describe and audit the corpus of an experiment, and that of every variant that changes it."""
+"""Describe and audit an experiment's corpus, and the corpus of every variant that changes it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headtohead.tasks.registry import prepare_dataset
 
 
 def describe_corpus(experiment: Experiment) -> schemas.CorpusFile:
-    """Return the statistics and audits of the corpus, and the held-out rows that do not occur in train."""
+    """Return the corpus statistics, the data audits, and the held-out rows that do not occur in train."""
     trial = build_trial(experiment, BASELINE, 0)
     dataset = prepare_dataset(trial.data, trial.task)
     corpus, tokenizer = dataset.corpus, dataset.tokenizer
@@ -38,7 +38,7 @@ def describe_corpus(experiment: Experiment) -> schemas.CorpusFile:
             unknown=unknown_rate,
             documents=list(split.documents) if split.role != "train" else [],
         )
-    # Audit the corpus of the baseline, then that of every variant with other data.
+    # Audit the baseline's corpus, then that of every variant with different data.
     audits, unseen, groups = _audit_data(experiment, trial, dataset)
     count_accuracies, label_audit = _audit_labels(trial, dataset)
     audits += [label_audit, *_report_held_out_test(corpus)]
@@ -74,7 +74,7 @@ def describe_corpus(experiment: Experiment) -> schemas.CorpusFile:
 
 
 def compute_corpus_digests(experiment: Experiment) -> dict[str, str]:
-    """Return the digest of the corpus of each variant, the baseline included."""
+    """Return the corpus digest of each variant, including the baseline."""
     trials = {name: build_trial(experiment, name, 0) for name in experiment.names}
     return {name: prepare_dataset(trial.data, trial.task).corpus.digest for name, trial in trials.items()}
 
@@ -82,7 +82,7 @@ def compute_corpus_digests(experiment: Experiment) -> dict[str, str]:
 def _audit_data(
     experiment: Experiment, trial: Trial, dataset: Dataset
 ) -> tuple[list[CheckResult], dict[str, list[int]], dict[str, list[int]]]:
-    """Return the audits of the data of a trial, and by test split its unseen rows and its groups of repeated rows."""
+    """Return a trial's data audits and, for each test split, its unseen rows and its groups of repeated rows."""
     corpus = dataset.corpus
     tests = [split.name for split in corpus.get_test_splits()]
     # Rows can be excluded or grouped only if an example is a row, not a block of a token stream.
@@ -112,7 +112,7 @@ def _audit_data(
 
 
 def _report_held_out_test(corpus: Corpus) -> list[CheckResult]:
-    """Return a check that reports how many training rows became the test split; an empty list if the source has one."""
+    """Report how many training rows were held out as the test split; an empty list if the source has one."""
     if HELD_OUT_TEST not in corpus.origin:
         return []
     (test,) = corpus.get_test_splits()
@@ -130,9 +130,9 @@ def _report_held_out_test(corpus: Corpus) -> list[CheckResult]:
 
 
 def _audit_labels(trial: Trial, dataset: Dataset) -> tuple[dict[str, dict[str, float]], CheckResult]:
-    """Return the accuracy of count-based classifiers, {method: {split: accuracy}}, and the check for label leaks.
+    """Return the accuracy of count-based classifiers as {method: {split: accuracy}}, and the label-leak check.
 
-    Counts are over the tokens of the dataset, or over words if a pretrained model uses subwords.
+    The classifiers count the dataset's tokens, or words if a pretrained model uses subwords.
     """
     corpus, tokenizer, encoded = dataset.corpus, dataset.tokenizer, dataset.encoded
     tests = [split.name for split in corpus.get_test_splits()]
@@ -150,9 +150,9 @@ def _audit_labels(trial: Trial, dataset: Dataset) -> tuple[dict[str, dict[str, f
 
 
 def _count_words_by_label(trial: Trial, unlabelled_corpus: Corpus) -> dict[str, dict[str, int]]:
-    """Return how many lines of each split occur under each label of the same source.
+    """Return how many of each split's lines occur under each label in the same source.
 
-    Empty if the source has no labelled rows, or if the task is not plain language modeling.
+    The result is empty if the source has no labelled rows, or if the task is not plain language modeling.
     """
     if trial.spec.target.is_class or trial.spec.has_teacher or trial.data.files is not None:
         return {}

@@ -1,4 +1,4 @@
-"""Effects that an experiment can detect, before it is run: from the noise of a pilot, or from that of the recipes."""
+"""Estimate before a run which effects it can detect, from the noise in a pilot or in the recipes."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ SEED_COUNTS = (3, 5, 8, 12, 20)
 
 @dataclass(frozen=True)
 class DetectableEffects:
-    """The smallest effect of a variant that is detected with a probability of 80 %, by number of seeds.
+    """A variant's minimum detectable effect at 80 % power, for each number of seeds.
 
-    Effects are relative for perplexity and shares for accuracy. `documents` is the number of test documents that the
-    effect holds for new text of; 1 if the noise of documents is not known, so that it holds for this test set only.
+    Effects are relative for perplexity and absolute for accuracy. `documents` is the number of test documents over
+    which the effect generalises to new text. It is 1 if the between-document noise is unknown, in which case the effect
+    holds for this test set only.
     """
 
     variant: str
@@ -43,10 +44,10 @@ class DetectableEffects:
 
 
 def estimate_detectable_effects(experiment: Experiment, pilot: Path | None, folder: Path) -> list[DetectableEffects]:
-    """Return the detectable effects of each variant that `pilot` has at least three pairs of runs of.
+    """Return the detectable effects of each variant with at least three pairs of runs in `pilot`.
 
-    By default, `folder` is the pilot if it holds runs of the same experiment. Without any pair, return the effects for
-    the noise of the recipe of this name, or for the typical noise of recipes with this metric, if there are any.
+    By default, `folder` serves as the pilot if it holds runs of the same experiment. If there are no pairs, the effects
+    are based on the noise of the recipe with this name, or else on the typical noise of recipes with this metric.
     """
     runs = _open_pilot(experiment, pilot, folder)
     seed_counts = sorted({*SEED_COUNTS, max(experiment.max_seeds, MIN_SEEDS)})
@@ -77,7 +78,7 @@ def estimate_detectable_effects(experiment: Experiment, pilot: Path | None, fold
 
 
 def _open_pilot(experiment: Experiment, pilot: Path | None, folder: Path) -> ExperimentRuns | None:
-    """Return the runs of the pilot, or those of the same experiment in `folder`; None if there are none."""
+    """Return the pilot's runs, or those of the same experiment in `folder`, or None if there are none."""
     if pilot is not None:
         runs = open_runs(pilot)
         metrics = experiment.primary.metric, runs.experiment.primary.metric
@@ -108,9 +109,9 @@ def _estimate_pilot_noise(runs: ExperimentRuns, variants: Collection[str]) -> di
 
 
 def _estimate_recipe_noise(experiment: Experiment) -> tuple[VarianceComponents, str] | None:
-    """Return the noise over seeds that complete runs of the recipes had, and its description.
+    """Return the between-seed noise measured in complete recipe runs, and its description.
 
-    None if no recipe has this metric.
+    Return None if no recipe has this metric.
     """
     text = (resources.files("headtohead.config") / "recipes" / "noise.json").read_text(encoding="utf-8")
     deviations: Mapping[str, float] = json.loads(text).get(experiment.primary.metric, {})
@@ -121,6 +122,6 @@ def _estimate_recipe_noise(experiment: Experiment) -> tuple[VarianceComponents, 
     else:
         deviation = statistics.median(deviations.values())
         source = f"complete runs of {len(deviations)} recipes"
-    # Two paired differences whose standard deviation is that of the recipe
+    # Two paired differences with the recipe's standard deviation
     differences = np.array([[[1.0], [-1.0]]]) * deviation / math.sqrt(2)
     return estimate_variance_components(differences, np.ones((1, 1))), source

@@ -29,7 +29,7 @@ class Experiment(config_experiment.Experiment):
         return experiment_from_dict(raw, self.name)
 
     def with_settings(self, settings: Mapping[str, Any]) -> Experiment:
-        """Return the experiment with other settings for the baseline and all variants, as {"training.steps": 100}."""
+        """Apply settings such as {"training.steps": 100} to the baseline and all variants; return the new experiment."""
         raw = self._to_raw()
         for key, value in settings.items():
             *tables, last_key = key.split(".")
@@ -40,11 +40,11 @@ class Experiment(config_experiment.Experiment):
         return experiment_from_dict(raw, self.name)
 
     def plan(self, workers: int | None = None) -> ExperimentPlan:
-        """Return sizes and estimated times, measured with a few training steps of every variant."""
+        """Return the model sizes and the estimated times, measured by running a few training steps of every variant."""
         return plan_experiment(self, workers)
 
     def to_toml(self) -> str:
-        """Return the experiment as an experiment file, without settings that have their default value."""
+        """Return the experiment as the text of an experiment file, omitting settings that have their default value."""
         return format_document(self._to_raw())
 
     def _to_raw(self) -> RawConfig:
@@ -68,15 +68,15 @@ def load_experiment(
     use_quick_setting: bool = False,
     only: Sequence[str] = (),
 ) -> Experiment:
-    """Load the experiment of a recipe or file.
+    """Load an experiment from a recipe or file.
 
     Args:
         recipe_or_file: Name of a recipe, or path of an experiment file.
         settings: Overrides of the form "name=value".
         plugins: Python files that define additional parts.
-        data_source: Replaces the source of the corpus. If it is the original data of a recipe, the settings for it are
-            applied; otherwise, settings that only apply to the recipe's own data are removed.
-        use_full_setting: Use the full setting of the recipe.
+        data_source: Replaces the corpus source. If it is the recipe's original data, the recipe's settings for that
+            data are applied; otherwise, settings that only apply to the recipe's own data are removed.
+        use_full_setting: Use the recipe's full setting.
         use_quick_setting: Reduce the experiment to a quick look.
         only: Variants to keep; all if empty.
     """
@@ -103,5 +103,5 @@ def experiment_from_dict(raw: Mapping[str, Any], name: str = "experiment") -> Ex
 
 
 def from_config(experiment: config_experiment.Experiment) -> Experiment:
-    """Return an experiment of the package's other functions with the methods of this class."""
+    """Convert an experiment from the package's internal functions to this class, which adds its methods."""
     return Experiment.model_construct(experiment.model_fields_set, **dict(experiment))

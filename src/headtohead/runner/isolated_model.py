@@ -1,7 +1,7 @@
 """A child process that predicts one token at a time: `python -m headtohead.runner.isolated_model FOLDER`.
 
-It receives the tokens of a text one at a time and answers each with the log-probabilities of the next token, so
-code that it executes cannot read a token before it has predicted it.
+It receives a text one token at a time and answers each token with the log-probabilities of the next one, so model
+code cannot read a token before predicting it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Score rows with a saved model in a separate process that receives one token at a time.
 
-The scoring audits run in the process of the model and trust its code to compute the same with and without them. Here
-the model predicts each token before it receives it, from a copy of its weights and code in an empty folder, without the
-environment of this process. This process checks that the answers are probabilities and computes the losses itself.
+The scoring audits run in the model's own process and trust its code to behave the same with and without them. Here the
+model predicts each token before it receives it, from a copy of its weights and code in an empty folder, without this
+process's environment variables. This process checks that the answers are probabilities and computes the losses itself.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TokenIds = Sequence[int]
 
 
 def compare_isolated(run: Run) -> str:
-    """Return how the recorded losses of random test rows differ from those of an isolated process.
+    """Return how the recorded losses of random test rows differ from those computed by an isolated process.
 
     Return an empty string if they agree, or if the model is not causal.
     """
@@ -73,7 +73,7 @@ def compare_isolated(run: Run) -> str:
 
 
 def score_row(child: ChildProcess, input_ids: TokenIds, labels: TokenIds) -> tuple[float, int]:
-    """Return the summed loss of the labels of a row, and their number. Tokens after the last label are not sent."""
+    """Return the summed loss over a row's labels, and the label count. Tokens after the last label are not sent."""
     last = max((position for position, label in enumerate(labels) if label != IGNORE_INDEX), default=-1)
     loss, count = 0.0, 0
     for position in range(last + 1):
@@ -86,7 +86,7 @@ def score_row(child: ChildProcess, input_ids: TokenIds, labels: TokenIds) -> tup
 def _predict(child: ChildProcess, token_id: int, *, starts_text: bool) -> NDArray[np.float64]:
     """Ask the isolated process for the next token; return its log-probabilities, (vocab,).
 
-    Raise ModelError if they are not a distribution.
+    Raise ModelError if they are not a probability distribution.
     """
     child.request({"token": token_id, "starts_text": starts_text})
     answer = next(child.messages(), None)
@@ -100,9 +100,9 @@ def _predict(child: ChildProcess, token_id: int, *, starts_text: bool) -> NDArra
 
 @contextmanager
 def isolate_model(run_folder: Path) -> Iterator[ChildProcess]:
-    """Start the child process with a copy of the weights and the code of a run, and end it afterwards.
+    """Start the child process with a copy of a run's weights and code, and terminate it afterwards.
 
-    Code must be trusted as for every other use of the model. The copy does not name the corpus.
+    As with every use of the model, its code must be trusted. The copy contains no path to the corpus.
     """
     with tempfile.TemporaryDirectory() as scratch:
         copy, cache = Path(scratch) / "model", Path(scratch) / "cache"
@@ -132,7 +132,7 @@ def isolate_model(run_folder: Path) -> Iterator[ChildProcess]:
 
 
 def _hide_sources(value: Any) -> Any:
-    """Return a JSON value without the paths of corpora."""
+    """Return a JSON value with the corpus paths removed."""
     if isinstance(value, dict):
         return {key: "sotu" if key == "source" else _hide_sources(item) for key, item in value.items()}
     return [_hide_sources(item) for item in value] if isinstance(value, list) else value

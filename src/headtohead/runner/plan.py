@@ -1,4 +1,4 @@
-"""Estimate the cost of an experiment before it runs: model sizes, and times from a few real training steps."""
+"""Estimate an experiment's cost before it runs: model sizes, and times based on a few real training steps."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class VariantPlan:
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """Size and estimated time of a search, before it starts."""
+    """Size and estimated duration of a search, before it starts."""
 
     points: int | None
     trials: int | None
@@ -93,9 +93,9 @@ class ExperimentPlan:
 def plan_experiment(
     experiment: Experiment, num_workers: int | None = None, *, pilot: Path | None = None
 ) -> ExperimentPlan:
-    """Return sizes, detectable effects and estimated times, measured with a few steps of every variant.
+    """Return model sizes, detectable effects and estimated times, measured by running a few steps of every variant.
 
-    Nothing is saved. `pilot` is a folder of earlier runs; by default that of the same experiment, if it exists.
+    Nothing is saved. `pilot` is a folder with earlier runs; it defaults to the experiment's own folder, if it exists.
     """
     # Time a few real steps of every variant.
     variants = [_plan_variant(experiment, variant) for variant in experiment.names]
@@ -130,10 +130,10 @@ def _plan_variant(experiment: Experiment, variant: str) -> VariantPlan:
 
 
 def _estimate_preparation(experiment: Experiment, num_workers: int) -> float:
-    """Return the seconds of pre-training, of training the teacher and of generating its texts."""
+    """Return the time in seconds for pre-training, training the teacher and generating its texts."""
     trials = [loading.build_trial(experiment, variant, 0) for variant in experiment.names]
     models = [trial.model for trial in trials]
-    # Trials that are run first: pre-training of encoders, and the teacher.
+    # Trials that run first: encoder pre-training and the teacher.
     dependencies = [
         build_pretraining_trial(trial)
         for trial, model in zip(trials, models, strict=True)
@@ -150,7 +150,7 @@ def _estimate_preparation(experiment: Experiment, num_workers: int) -> float:
 
 
 def _estimate_summaries(trial: Trial) -> float:
-    """Return the seconds that one worker needs to generate the teacher's training texts and test summaries."""
+    """Return the time in seconds that one worker needs to generate the teacher's training texts and test summaries."""
     dataset = prepare_dataset(trial.data, trial.task)
     assert trial.teacher is not None and dataset.documents is not None
     teacher = open_teacher(trial, dataset, run_trial)
@@ -163,7 +163,7 @@ def _estimate_summaries(trial: Trial) -> float:
 
 
 def plan_search(experiment: Experiment) -> SearchPlan:
-    """Return the size of a search, with the time per trial measured on a few steps of a few points."""
+    """Return the size of a search and its estimated duration, from a few timed steps at a few points."""
     assert experiment.search is not None
     check_search(experiment)
     search = experiment.search

@@ -1,4 +1,4 @@
-"""Checks before training: the request can be run, its runs fit on the disk, and variants share the scored text."""
+"""Checks before training: the request is valid, its runs fit on the disk, and variants are scored on the same text."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from headtohead.trials.trial import build_training, compute_model_size
 
 
 def check_runnable(experiment: Experiment) -> dict[str, ModelCost]:
-    """Check corpus, tokenizer and models before anything is written. Return the model size of each variant.
+    """Check the corpus, tokenizer and models before anything is written. Return the model size of each variant.
 
-    Raise an error for anything that is wrong with the request.
+    Raise an error if anything is wrong with the request.
     """
     sizes = {}
     torch_globals = TorchGlobals()
@@ -57,7 +57,7 @@ def check_runnable(experiment: Experiment) -> dict[str, ModelCost]:
 def check_disk_space(experiment: Experiment, folder: Path, num_workers: int, weights_bytes: int) -> None:
     """Raise DiskFullError if the runs do not fit on the disk.
 
-    Every trial stores weights of `weights_bytes`; a running one also stores two checkpoints of three times that size.
+    Every trial stores `weights_bytes` of weights; a running one also stores two checkpoints, each three times as large.
     """
     num_trials = experiment.max_seeds * len(experiment.names)
     required_bytes = weights_bytes * num_trials + 6 * weights_bytes * min(num_workers, num_trials)
@@ -71,7 +71,7 @@ def check_disk_space(experiment: Experiment, folder: Path, num_workers: int, wei
 
 
 def check_scored_texts(experiment: Experiment) -> None:
-    """Raise RequestError if a variant would be scored on another text than every variant it is compared with."""
+    """Raise RequestError if a variant would be scored on a different text than every variant it is compared with."""
     trials = {name: build_trial(experiment, name, 0) for name in experiment.names}
     corpus = prepare_dataset(trials[BASELINE].data, experiment.task).corpus
     split = experiment.primary.split
@@ -88,7 +88,7 @@ def check_scored_texts(experiment: Experiment) -> None:
 
 
 def _compare_trials(reference: Trial, variant: Trial, splits: list[str]) -> str:
-    """Return why two trials will not be scored on the same text; an empty string if they will."""
+    """Return why two trials will not be scored on the same text, or an empty string if they will."""
     if reference.data == variant.data and reference.model.context == variant.model.context:
         return ""
     by_example = variant.spec.target.is_class

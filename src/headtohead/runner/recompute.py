@@ -1,4 +1,4 @@
-"""Recompute the data behind a report: scores, audits and initial weights of runs, data checks, and whole trainings.
+"""Recompute the data behind a report: scores, audits, initial weights, data checks, and entire training runs.
 
 Every function returns a description of the first mismatch, or an empty string if the files agree.
 """
@@ -59,7 +59,7 @@ class RecomputedRun:
 
     @property
     def trial(self) -> Trial:
-        """The trial with the paths of the code in the run folder."""
+        """The trial, with paths that point to the code in the run folder."""
         saved = self.saved_model.trial
         return self.run.trial.model_copy(update={"model": saved.model, "plugins": saved.plugins})
 
@@ -72,7 +72,7 @@ class RecomputedRun:
         return evaluate_splits(self.run.trial, self.dataset, self.saved_model.model, CPU)
 
     def compare_scores(self) -> str:
-        """Compare the mean loss of each split, and the scores of each example."""
+        """Compare each split's mean loss and each example's scores."""
         for split, evaluation in self.evaluations.items():
             stored = self.run.result.scores[split].loss
             if not np.isclose(stored, evaluation.loss, rtol=LOSS_TOLERANCE, equal_nan=True):
@@ -120,7 +120,7 @@ class RecomputedRun:
         return ""
 
     def compare_start(self) -> str:
-        """Compare the initial weights and the schedule of batches, which follow from the seed."""
+        """Compare the initial weights and the batch schedule, both of which are determined by the seed."""
         if _has_dependencies(self.run):
             return ""
         trial = self.trial
@@ -156,7 +156,7 @@ def compare_corpus(runs: ExperimentRuns) -> str:
 
 
 def compare_retrained(run: Run) -> str:
-    """Retrain the trial of a run; return how the result differs, or an empty string if it is reproduced."""
+    """Retrain a run's trial. Return how the result differs, or an empty string if it is reproduced."""
     trust.check_trusted(run.folder, list(find_code_files(run.trial).values()))
     with tempfile.TemporaryDirectory() as scratch:
         retrained_folder = Path(scratch) / "run"
@@ -180,7 +180,7 @@ def compare_retrained(run: Run) -> str:
 def _is_within_rounding(run: Run, stored_metrics: list[list[Any]], retrained_metrics: list[list[Any]]) -> bool:
     """Return whether two lists of metrics agree up to rounding, for runs trained by several processes.
 
-    One process repeats such a run up to rounding if there is no dropout. Other runs must be reproduced exactly.
+    Without dropout, a single process reproduces such a run up to rounding. All other runs must be reproduced exactly.
     """
     training = run.result.training
     if training.processes == 1 and not training.resharded:

@@ -52,11 +52,11 @@ class Results:
 
     @property
     def data_audits(self) -> dict[str, list[CheckResult]]:
-        """Return the checks of the corpus under `baseline`, and those of variants with other data by name."""
+        """Return the corpus checks under `baseline`, and those of variants with different data under their names."""
         return {config_experiment.BASELINE: self.findings.data_audits, **self.findings.variant_data_audits}
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one flat dict for each finished trial and split, for example to build a data frame."""
+        """Return one flat dict for each finished trial and split, from which a data frame can be built."""
         return [
             {"variant": variant, "seed": seed, "split": split, self.experiment.primary.metric: score}
             for variant, by_split in self.findings.scores.items()
@@ -76,7 +76,7 @@ class Results:
     def model(self, variant: str = config_experiment.BASELINE, seed: int = 0, *, initial: bool = False) -> SavedModel:
         """Load a trained model with its tokenizer.
 
-        With `initial`, return the model as it was before training.
+        If `initial` is set, return the model as it was before training.
         """
         if variant not in self.experiment.names:
             hint = suggest(variant, self.experiment.names)
@@ -109,14 +109,14 @@ def run(
     overrides: Sequence[str] = (),
     trackers: Sequence[str] = (),
 ) -> Results:
-    """Run an experiment and return its results. Raise TrialError after all trials have ended if any of them failed.
+    """Run an experiment and return its results. If any trial fails, raise TrialError after all trials have ended.
 
     Args:
         experiment: An experiment, the name of a recipe, or the path of an experiment file.
-        out: Folder of the runs; by default runs/NAME.
+        out: Folder to store the runs in; defaults to runs/NAME.
         workers: Number of worker processes.
         device: Device to train on, such as "cpu" or "cuda"; "auto" selects one.
-        resume: Continue an experiment whose folder exists.
+        resume: Continue an experiment whose folder already exists.
         overrides: Settings of the form "name=value", for recipes and files.
         trackers: Experiment trackers to log to: tensorboard, wandb, trackio.
     """
@@ -142,6 +142,6 @@ def run(
 
 
 def read_results(folder: str | Path) -> Results:
-    """Read the results of a finished experiment from its folder."""
+    """Read a finished experiment's results from its folder."""
     runs = run_folder.open_runs(Path(folder))
     return Results(runs, compute.compute_findings(runs))

@@ -1,4 +1,4 @@
-"""Run an experiment: search, prepare corpus and teacher, train all trials, and compute the findings."""
+"""Run an experiment: run its search, prepare the corpus and the teacher, train all trials, and compute the findings."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ DEFAULT_RUNS_FOLDER = Path("runs")
 
 @dataclass(frozen=True)
 class ExperimentOutcome:
-    """The outcome of an experiment. `findings` is None if no trial of the baseline finished."""
+    """The outcome of an experiment. `findings` is None if no baseline trial finished."""
 
     runs: ExperimentRuns
     jobs: tuple[Job, ...]
@@ -78,18 +78,18 @@ def run_experiment(
     on_progress: ProgressCallback = ignore_progress,
     command: Sequence[str] = (),
 ) -> ExperimentOutcome:
-    """Run every trial of the experiment that is not finished; first its search, if it has one.
+    """Run the experiment's search, if it has one, and then every unfinished trial.
 
     Args:
         experiment: The experiment to run.
-        output_folder: Folder of the runs; by default runs/NAME.
-        num_workers: Number of worker processes; by default one that fits the machine.
+        output_folder: Folder to store the runs in; defaults to runs/NAME.
+        num_workers: Number of worker processes; by default, chosen to suit the machine.
         device: Device to train on; "auto" selects one.
-        resume: Continue an experiment whose folder exists.
-        backend: Name of a cluster backend, or a worker pool; by default local processes.
+        resume: Continue an experiment whose folder already exists.
+        backend: Name of a cluster backend, or a worker pool; defaults to local processes.
         on_update: Called with all jobs whenever one of them changes.
-        on_progress: Called with the progress of the work before the trials, such as training a teacher.
-        command: Command line to record in experiment.json; by default sys.argv.
+        on_progress: Called with the progress of any work that precedes the trials, such as training a teacher.
+        command: Command line to record in experiment.json; defaults to sys.argv.
     """
     folder = output_folder or DEFAULT_RUNS_FOLDER / experiment.name
     command_line = list(command or sys.argv)
@@ -173,7 +173,7 @@ def run_experiment(
 def prepare_folder(
     folder: Path, experiment: experiment.Experiment, *, command: list[str], resume: bool
 ) -> ExperimentRuns:
-    """Create the folder of an experiment, or open it if `resume` is set, and write experiment.json and corpus.json."""
+    """Create an experiment's folder, or open it if `resume` is set, and write experiment.json and corpus.json."""
     runs = create_runs(
         folder,
         experiment,
@@ -188,7 +188,7 @@ def prepare_folder(
 
 
 def _warn_other_machines(runs: ExperimentRuns, device: str) -> None:
-    """Warn if runs were trained with other versions, or on another device or processor than this one."""
+    """Warn if runs were trained with different package versions, or on a different device or processor."""
     started = [
         run
         for variant in runs.experiment.names
@@ -214,7 +214,7 @@ class RunRecorder:
         self._record(schemas.RunEvent(status="started", variant=job.trial.variant, seed=job.trial.seed))
 
     def record_ends(self, jobs: Sequence[Job]) -> None:
-        """Record the jobs that have ended since the last call, and finished runs whose end was not recorded."""
+        """Record the jobs that have ended since the last call, and finished runs whose end has not been recorded."""
         for job in jobs:
             variant, seed = job.trial.variant, job.trial.seed
             if not job.is_over or self.statuses.get((variant, seed), "finished") == "finished":
@@ -247,7 +247,7 @@ def _build_jobs(
     seeds: range,
     model_sizes: Mapping[str, ModelCost],
 ) -> list[Job]:
-    """Return a job for each trial of these variants; finished runs are kept."""
+    """Return a job for each trial of these variants. Finished runs are kept."""
     jobs = []
     for trial in (trial for trial in build_trials(experiment, seeds) if trial.variant in variants):
         run = runs.run(trial.variant, trial.seed)
@@ -259,7 +259,7 @@ def _build_jobs(
 
 
 def _remove_if_empty(folder: Path) -> None:
-    """Remove the folder of an experiment that could not be started, unless it contains files."""
+    """Remove the folder of an experiment that failed to start, unless the folder contains files."""
     try:
         folder.rmdir()
     except OSError:

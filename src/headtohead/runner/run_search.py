@@ -1,11 +1,11 @@
 """Run a hyperparameter search, then compare the winner with the baseline on fresh seeds.
 
-The comparison is an ordinary experiment with a variant `winner`. The trials of the search are in the folder `search`
-and never score test data.
+The comparison is an ordinary experiment with a variant named `winner`. The search trials are stored in the folder
+`search` and are never scored on test data.
 
 Points are opened in sequence. A decision about point k (a TPE proposal, pruning) uses only points up to
-k - DECISION_LAG, and waits for them: the result does not depend on the order in which workers finish, and is the same
-after an interruption.
+k - DECISION_LAG, and waits for them. The result therefore does not depend on the order in which workers finish, and an
+interrupted search that is resumed gives the same result.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def run_search(
     on_update: OnJobsUpdate,
     command: list[str],
 ) -> SettingValues:
-    """Run the search of an experiment and return the settings of the winner."""
+    """Run an experiment's search and return the winner's settings."""
     check_search(experiment)
     with lock_folder(folder):
         create_runs(
@@ -87,13 +87,13 @@ def run_search(
 
 
 def add_winner(experiment: config_experiment.Experiment, settings: SettingValues) -> config_experiment.Experiment:
-    """Return the experiment with the winner of its search as a variant."""
+    """Return the experiment with its search winner added as a variant."""
     changes = build_variant_changes(_dump_raw_settings(experiment), settings)
     return experiment.model_copy(update={"variants": {**experiment.variants, WINNER_VARIANT: changes}})
 
 
 def check_search(experiment: config_experiment.Experiment) -> None:
-    """Raise RequestError for anything wrong with the search, before anything is written."""
+    """Raise RequestError if anything is wrong with the search, before anything is written."""
     assert experiment.search is not None
     samplers.check_optuna_installed(experiment.search)
     check_runnable(experiment)
@@ -121,7 +121,7 @@ def check_search(experiment: config_experiment.Experiment) -> None:
 def _list_distinct_trials(
     experiment: config_experiment.Experiment,
 ) -> list[tuple[SettingValues, config_experiment.Trial]]:
-    """Return one trial for each distinct pair of model and optimizer that the search will build."""
+    """Return one trial for each distinct combination of model and optimizer that the search will build."""
     assert experiment.search is not None
     distinct_trials: list[tuple[SettingValues, config_experiment.Trial]] = []
     for settings in itertools.islice(experiment.search.iter_corner_points(), 64 * MAX_CHECKED_MODELS):
@@ -135,14 +135,14 @@ def _list_distinct_trials(
 
 
 def _dump_raw_settings(experiment: config_experiment.Experiment) -> RawConfig:
-    """Return the settings of the baseline as plain values."""
+    """Return the baseline's settings as plain values."""
     return experiment.model_dump(mode="json", include={*VARIANT_TABLES})
 
 
 def build_search_trial(
     experiment: config_experiment.Experiment, variant: str, settings: SettingValues, seed: int
 ) -> config_experiment.Trial:
-    """Return a trial of a search: the baseline with the settings of a point, without probes and without test data."""
+    """Return a search trial: the baseline with a point's settings, without probes and without test data."""
     changes = build_variant_changes(_dump_raw_settings(experiment), settings)
     trial = build_trial(experiment.model_copy(update={"variants": {variant: changes}}), variant, seed)
     data = trial.data.model_copy(update={"monitor": ()})
@@ -206,7 +206,7 @@ class SearchRun:
         return new_jobs
 
     def seconds(self) -> float:
-        """Return how long the search has run, without interruptions."""
+        """Return how long the search has run in seconds, not counting interruptions."""
         return self.previous_seconds + self.now() - self.start_time
 
     def _choose_next_trial(self) -> tuple[int, int] | None:
@@ -221,7 +221,7 @@ class SearchRun:
         return (new_point.number, FIRST_SEARCH_SEED) if new_point is not None else None
 
     def _list_running_seeds(self, point: SearchPoint) -> list[int]:
-        """Return the seeds of a point that are being trained."""
+        """Return the seeds of a point that are currently being trained."""
         return [seed for number, seed in self.running_jobs if number == point.number]
 
     def _choose_next_seed(self, point: SearchPoint) -> int | None:
@@ -234,7 +234,7 @@ class SearchRun:
         return None
 
     def _open_point(self) -> SearchPoint | None:
-        """Open and return a new point, if one is left, the budget allows it, and the points it depends on are over."""
+        """Open and return a new point if one is left, the budget allows it, and the points it depends on are done."""
         while not self.is_exhausted and self._has_trial_budget() and self._is_decidable(len(self.points)):
             number = len(self.points)
             if number >= MAX_CONSECUTIVE_FAILURES and all(
@@ -256,7 +256,7 @@ class SearchRun:
         return None
 
     def _is_valid_point(self, point: SearchPoint) -> bool:
-        """Return whether a point can be built: values inside a range may be invalid together."""
+        """Return whether a point can be built: values that are each within range may be invalid in combination."""
         try:
             build_search_trial(self.experiment, point.name, point.settings, FIRST_SEARCH_SEED)
         except ValueError as error:
@@ -265,13 +265,13 @@ class SearchRun:
         return point.failure is None
 
     def _has_trial_budget(self) -> bool:
-        """Return whether the budget covers all seeds of another point."""
+        """Return whether the budget covers all seeds of one more point."""
         if self.search.budget is None or self.search.budget.trials is None:
             return True
         return sum(point.budgeted_trials for point in self.points) + self.search.seeds <= self.search.budget.trials
 
     def _is_decidable(self, index: int) -> bool:
-        """Return whether all points that a decision about this point uses are over."""
+        """Return whether all points that a decision about this point relies on are complete."""
         if self.search.method != "tpe" and self.search.prune is None:
             return True
         return all(point.status != "open" for point in self._list_visible_points(index))
@@ -281,7 +281,7 @@ class SearchRun:
         return self.points[: max(0, index - DECISION_LAG + 1)]
 
     def _score_visible_points(self, index: int) -> list[tuple[SettingValues, float]]:
-        """Return the points a proposal may use with their scores. A failed point gets the lowest score."""
+        """Return the points that a proposal may use, with their scores. A failed point gets the lowest score."""
         earlier = self._list_visible_points(index)
         means = {
             point.number: search_points.compute_mean(point.scores(self.metric))
@@ -294,7 +294,7 @@ class SearchRun:
         return [(point.settings, means.get(point.number, worst)) for point in earlier]
 
     def _prune_if_worse(self, point: SearchPoint) -> None:
-        """Prune the point if its deficit is larger than noise explains."""
+        """Prune the point if its deficit is larger than noise can explain."""
         if self.search.prune is None or point.status != "open" or self._list_running_seeds(point):
             return
         finished_scores = [
@@ -307,7 +307,7 @@ class SearchRun:
             self.journal.append(schemas.PrunedEvent(point=point.number, decision=point.pruned))
 
     def _is_out_of_time(self) -> bool:
-        """Return whether the time budget is used up. At least one point is finished, so that there is a winner."""
+        """Return whether the time budget is used up. At least one point is always finished, to ensure a winner."""
         minutes = self.search.budget.minutes if self.search.budget else None
         if minutes is None or self.seconds() < 60 * minutes:
             return False
@@ -320,20 +320,20 @@ class SearchRun:
         return Job(trial, self.search_folder / point.name / f"seed-{seed}")
 
     def _record_outcome(self, job: Job, index: int, seed: int) -> None:
-        """Record the outcome of a trial. A trial whose worker was lost is tried once more."""
+        """Record the outcome of a trial. A trial whose worker was lost is retried once."""
         if job.state == "lost" and (index, seed) in self.lost:
             _write_failure(job.folder, f"{LOST_TWICE_MESSAGE} ({job.message})", "Lost")
         elif job.state == "lost":
             self.lost.add((index, seed))
         failure = Run(job.folder).failure
         if job.state == "failed" and (failure is None or failure.kind in search_points.RETRYABLE_ERRORS):
-            # The machine caused the failure, not the settings of the point.
+            # The failure was caused by the machine, not by the point's settings.
             raise (DiskFullError if job.is_request_error else TrialError)(job.message)
         search_points.record_run(self.points[index], seed, Run(job.folder), self.metric)
         self.journal.append(schemas.TrialEvent(point=index, seed=seed, seconds=round(self.seconds(), 1)))
 
 
 def _write_failure(folder: Path, message: str, kind: str) -> None:
-    """Write failure.json as a worker does."""
+    """Write failure.json in the same way as a worker."""
     folder.mkdir(parents=True, exist_ok=True)
     schemas.write_record(folder / "failure.json", schemas.FailureFile(message=message, kind=kind))

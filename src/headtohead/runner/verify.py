@@ -1,9 +1,9 @@
-"""Verify an experiment's folder: do the reported numbers follow from the runs, and can runs be repeated?
+"""Verify an experiment's folder: do the reported numbers follow from the runs, and are the runs reproducible?
 
-There are five levels: the checksums of all files and the records of the journal; the numbers of findings.json, computed
-again from the scores; scores, audits, data checks and initial weights, computed again from the saved weights and the
-corpus; scores of single rows by a process that cannot see the tokens it predicts; and a sample of trials, trained
-again, which must give identical weights.
+There are five levels: the checksums of all files and the journal records; the numbers in findings.json, recomputed from
+the scores; scores, audits, data checks and initial weights, recomputed from the saved weights and the corpus; the
+scores of individual rows, recomputed by a process that cannot see the tokens it predicts; and a sample of trials, which
+are retrained and must give identical weights.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ def verify_experiment(
     render_report: RenderReport | None = None,
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> list[VerificationCheck]:
-    """Return the results of all checks of an experiment's folder.
+    """Return the results of all checks on an experiment's folder.
 
     Args:
-        folder: The folder of the experiment.
-        rescore: Recompute scores and audits from the saved weights of every run, and repeat the data checks.
+        folder: The experiment's folder.
+        rescore: Recompute scores and audits from every run's saved weights, and repeat the data checks.
         isolated: Score randomly chosen rows in a process that receives one token at a time.
         num_retrained: Number of randomly chosen trials to retrain.
-        render_report: Function that renders a report, to compare with the reports in the folder.
+        render_report: Function that renders a report, for comparison with the reports in the folder.
         on_progress: Called with a description of each step.
     """
     runs = run_folder.open_runs(folder)
@@ -131,7 +131,7 @@ class FolderVerification:
 
 
 def verify_folder(folder: Path, verify: Callable[[Path], list[VerificationCheck]]) -> FolderVerification:
-    """Verify a folder with the given function. A folder that cannot be read is a failed check."""
+    """Verify a folder with the given function. An unreadable folder counts as a failed check."""
     try:
         checks = verify(folder)
     except (HeadToHeadError, OSError, *schemas.INCONSISTENT_DATA_ERRORS) as error:
@@ -149,7 +149,7 @@ def run_check(location: str, description: str, find_mismatch: Callable[[], str])
 
 
 def _report_environments(runs: Sequence[Run]) -> VerificationCheck:
-    """Report mixed versions, devices and processors. They do not indicate edited files, so the check passes."""
+    """Report mixed package versions, devices and processors. They do not indicate edited files, so the check passes."""
     try:
         observation, passed = describe_mixed_machines(runs) or "one environment", True
     except HeadToHeadError as error:
@@ -158,7 +158,7 @@ def _report_environments(runs: Sequence[Run]) -> VerificationCheck:
 
 
 def _check_run_files(location: str, run: Run) -> Iterator[VerificationCheck]:
-    """Check the checksums of a run, and that result.json follows from its scores."""
+    """Check a run's checksums, and that result.json follows from its scores."""
     try:
         damaged = [*run.find_damaged_files(), *([] if run.has_valid_checksum else ["result.json"])]
     except HeadToHeadError as error:
@@ -172,7 +172,7 @@ def _check_run_files(location: str, run: Run) -> Iterator[VerificationCheck]:
 
 
 def _compare_result_to_scores(run: Run) -> str:
-    """Return how result.json differs from the per-example scores; an empty string if it agrees."""
+    """Return how result.json differs from the per-example scores, or an empty string if it agrees."""
     metric = run.result.metric
     for split, stored in run.result.scores.items():
         counts = run.scores[f"{split}.counts"].sum()
@@ -191,7 +191,7 @@ def _compare_result_to_scores(run: Run) -> str:
 
 
 def _check_recorded_runs(runs: ExperimentRuns) -> Iterator[VerificationCheck]:
-    """Check that all runs are those of the experiment, that the journal records them, and that no seed is missing."""
+    """Check that all runs belong to the experiment, that the journal records them, and that no seed is missing."""
     yield run_check(JOURNAL_FILE, "chain of checksums", lambda: "" if _read_events(runs) else "missing or empty")
     try:
         issues = find_issues(runs)
@@ -212,9 +212,9 @@ def _read_events(runs: ExperimentRuns) -> list[schemas.JournalEvent]:
 
 
 def _find_missing_seeds(runs: ExperimentRuns, variant: str) -> str:
-    """Return the requested seeds that have no result; an empty string if there are none.
+    """Return the requested seeds that have no result, or an empty string if there are none.
 
-    With seeds = "auto", seeds beyond those of the baseline are not needed.
+    With seeds = "auto", a variant needs no seeds beyond the baseline's.
     """
     is_auto = isinstance(runs.experiment.seeds, str)
     num_seeds = max(runs.finished(BASELINE), default=-1) + 1 if is_auto else runs.experiment.max_seeds
@@ -227,7 +227,7 @@ def _find_missing_seeds(runs: ExperimentRuns, variant: str) -> str:
 
 
 def _check_checksummed_files(folder: Path) -> Iterator[VerificationCheck]:
-    """Check the files of the experiment that contain their own checksum."""
+    """Check the experiment files that contain their own checksum."""
     for name in (*compute.CHECKSUMMED_FILES, "findings.json"):
         if (folder / name).is_file():
             check = run_check(name, "checksum", partial(check_own_checksum, folder / name))
@@ -240,7 +240,7 @@ def check_own_checksum(path: Path) -> str:
 
 
 def _check_findings(runs: ExperimentRuns) -> Iterator[VerificationCheck]:
-    """Compare findings.json with findings computed from the runs."""
+    """Compare findings.json with the findings recomputed from the runs."""
     file_name = "findings.json"
     if not (runs.folder / file_name).is_file():
         yield VerificationCheck(file_name, "is there", False, "the file is missing")
@@ -265,7 +265,7 @@ def _check_findings(runs: ExperimentRuns) -> Iterator[VerificationCheck]:
 
 
 def _find_checksummed_file(key_path: str) -> str | None:
-    """Return the file that a differing checksum in findings.json belongs to; None for other differences."""
+    """Return the file that a differing checksum in findings.json belongs to, or None for any other difference."""
     is_search = key_path.startswith("search.checksums.")
     if not is_search and not key_path.startswith("checksums."):
         return None
@@ -274,9 +274,7 @@ def _find_checksummed_file(key_path: str) -> str | None:
 
 
 def find_differences(first: Any, second: Any, key_path: str = "") -> Iterator[str]:
-    """Verify one JSON value against another: yield the key path of each difference. Floats may differ in the last
-    digits.
-    """
+    """Yield the key path of each difference between two JSON values. Floats may differ in their last digits."""
     if isinstance(first, dict) and isinstance(second, dict):
         for key in {**first, **second}:
             if key not in first or key not in second:
@@ -296,7 +294,7 @@ def find_differences(first: Any, second: Any, key_path: str = "") -> Iterator[st
 def check_reports(
     folder: Path, render_report: RenderReport | None, on_progress: Callable[[str], None]
 ) -> Iterator[VerificationCheck]:
-    """Render the reports in the folder again and compare them."""
+    """Re-render the reports in the folder and compare them."""
     for name, report_format in REPORT_FORMATS.items() if render_report else ():
         if render_report and (folder / name).is_file():
             on_progress(name)
@@ -305,7 +303,7 @@ def check_reports(
 
 
 def _compare_report(folder: Path, name: str, report_format: str, render_report: RenderReport) -> str:
-    """Return how a report in the folder differs from a newly rendered one; an empty string if it is identical."""
+    """Return how a report in the folder differs from a newly rendered one, or an empty string if they are identical."""
     with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings(record=True) as missing_charts:
         warnings.simplefilter("always")
         render_report(folder, [report_format], Path(scratch))

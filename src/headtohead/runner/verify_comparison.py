@@ -1,4 +1,4 @@
-"""Verify the folder of a comparison of commands (`h2h versus`): do its verdicts follow from what the commands wrote?"""
+"""Verify the folder of a command comparison (`h2h versus`): do its verdicts follow from the commands' output?"""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def verify_comparison(
     render_report: RenderReport | None = None,
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> list[VerificationCheck]:
-    """Return the results of all checks of a comparison's folder. No command is run again."""
+    """Return the results of all checks on a comparison's folder. No command is rerun."""
     comparison = open_comparison(folder)
     runs = [
         (comparison.get_run_folder(name, seed), run)
@@ -59,7 +59,7 @@ def verify_comparison(
 def _check_run(
     comparison: ComparisonFolder, location: str, run_folder: Path, run: CommandRun
 ) -> Iterator[VerificationCheck]:
-    """Check the captured output of a run, and read its metric again."""
+    """Check a run's captured output, and parse its metric again."""
     log = run_folder / LOG_FILE
     yield run_check(
         f"{location}/{LOG_FILE}",
@@ -76,7 +76,7 @@ def _check_run(
 
 
 def _compare_metric(comparison: ComparisonFolder, run_folder: Path, run: CommandRun) -> str:
-    """Return how the metric in run.json differs from what the command wrote; empty if it agrees."""
+    """Return how the metric in run.json differs from the command's output, or an empty string if it agrees."""
     job = CommandJob(run.variant, run.seed, run_folder.resolve(), Path(comparison.file.directory))
     values, value = read_metric(comparison.config, job)
     if value != run.value:
@@ -86,7 +86,7 @@ def _compare_metric(comparison: ComparisonFolder, run_folder: Path, run: Command
 
 
 def _find_unrecorded(folder: Path, runs: list[tuple[Path, CommandRun]]) -> str:
-    """Return the runs whose run.json the journal does not record; empty if it records all."""
+    """Return the runs whose run.json is not recorded in the journal, or an empty string if all are."""
     events = [event for event in Journal(folder).read() if isinstance(event, RunEvent)]
     recorded = {(event.variant, event.seed, event.digest) for event in events}
     unrecorded = [
@@ -98,7 +98,7 @@ def _find_unrecorded(folder: Path, runs: list[tuple[Path, CommandRun]]) -> str:
 
 
 def _find_missing(comparison: ComparisonFolder) -> str:
-    """Return the runs that have not ended; empty if there are none."""
+    """Return the runs that have not ended, or an empty string if there are none."""
     runs = comparison.read_runs()
     missing = [
         f"{name}/seed-{seed}"
@@ -110,7 +110,7 @@ def _find_missing(comparison: ComparisonFolder) -> str:
 
 
 def _compare_findings(comparison: ComparisonFolder) -> str:
-    """Return the keys of findings.json that differ from findings computed again; empty if there are none."""
+    """Return the keys of findings.json that differ from the recomputed findings, or an empty string if none do."""
     path = comparison.path / FINDINGS_FILE
     stored = {key: value for key, value in read_json_object(path).items() if key != CHECKSUM_KEY}
     recomputed = compute_findings(comparison, read_record(path, Findings).command).to_json()

@@ -1,8 +1,8 @@
 """Paired bootstrap intervals for means over documents.
 
 After Efron and Tibshirani 1993, ch. 13, and Koehn 2004, W04-3250. Documents are resampled with replacement, and both
-systems of a pair use the same resample, so that the difficulty of a document cancels. The interval generalises to other
-documents but not to other seeds; see `compute_mean_interval` for seeds, and `compare_scores` for both. Resamples depend
+systems in a pair use the same resample, so that document difficulty cancels out. The interval generalises to new
+documents but not to new seeds; see `compute_mean_interval` for seeds, and `compare_scores` for both. Resamples depend
 only on the seed and the number of documents, so intervals are reproducible.
 """
 
@@ -25,7 +25,7 @@ RESAMPLE_BATCH_SIZE = 500
 
 @dataclass(frozen=True)
 class BootstrapEstimate:
-    """A mean over documents, or a difference of two means, and its percentile interval."""
+    """A mean over documents, or a difference between two means, with its percentile interval."""
 
     __pydantic_config__ = ConfigDict(strict=False)  # strict would refuse objects read from JSON
     value: float
@@ -41,7 +41,7 @@ class BootstrapEstimate:
 def bootstrap_mean(
     values: Sequence[float], *, num_resamples: int = NUM_RESAMPLES, confidence: float = 0.95, seed: int = 0
 ) -> BootstrapEstimate:
-    """Return the mean of one value per document, with its interval."""
+    """Return the mean over documents, given one value per document, and its bootstrap interval."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or not array.size or not np.isfinite(array).all():
         raise ScoresError("a bootstrap needs one finite number for each document")
@@ -59,7 +59,7 @@ def bootstrap_paired_difference(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> BootstrapEstimate:
-    """Return the mean difference, variant minus baseline, over documents."""
+    """Return the mean difference over documents (variant minus baseline) and its bootstrap interval."""
     if len(baseline) != len(variant):
         raise ScoresError(
             f"{len(variant)} documents, but {len(baseline)} for the baseline; both must be scored on the same documents"

@@ -1,7 +1,7 @@
 """Verdicts from scores: pair, estimate the noise, apply the rule, and estimate the data needed to settle open verdicts.
 
 The difference d is a ratio of totals, variant minus baseline, paired by seed and example. For perplexity it is the
-difference of the mean negative log-likelihood per token, displayed as the relative change exp(d) - 1.
+difference in mean negative log-likelihood per token, displayed as the relative change exp(d) - 1.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ UNKNOWN_INTERVAL: Interval = (math.nan, math.nan)
 class ErrorBudget:
     """Everything that shares the error rate: all analyses so far, and all comparisons.
 
-    `previous_analyses` holds the earlier analyses of each variant. `planned_seeds` is the number of seeds of the last
-    planned analysis; 0 if none is planned. `num_comparisons` counts every comparison ever made, also of variants that
-    were removed; 0 counts the variants that are judged now. `is_final` spends the whole error rate: the data are fixed
-    in advance, and no analysis precedes or follows.
+    `previous_analyses` holds each variant's earlier analyses. `planned_seeds` is the number of seeds at the last
+    planned analysis, or 0 if none is planned. `num_comparisons` counts every comparison ever made, including those with
+    variants that have since been removed; 0 means to count the variants judged now. `is_final` spends the entire error
+    rate, which is valid if the data are fixed in advance and no analysis precedes or follows.
     """
 
     previous_analyses: Mapping[str, Sequence[Analysis]] = field(default_factory=lambda: NO_ANALYSES)
@@ -73,7 +73,7 @@ class ErrorBudget:
     is_final: bool = False
 
     def compute_confidence(self, variant_name: str, num_seeds: int, confidence: float) -> float:
-        """Return the confidence of the interval of a variant."""
+        """Return the confidence level of a variant's interval."""
         if self.is_final:
             return 1 - (1 - confidence) / self.num_comparisons
         return compute_analysis_confidence(
@@ -116,16 +116,17 @@ def compare_scores(
 ) -> list[Verdict]:
     """Compare each variant with the baseline and return one verdict for each.
 
-    All intervals, of all comparisons and analyses in `budget`, hold together with probability `confidence`, so seeds
-    may be added until verdicts are settled.
+    The intervals for all comparisons and analyses in `budget` hold simultaneously with probability `confidence`, so
+    seeds may be added until the verdicts are settled.
 
     Args:
-        baseline: Scores of the baseline; by variant if they differ, such as scores per byte for another tokenizer.
-        variants: Scores by variant.
+        baseline: The baseline's scores, or a mapping from variants to baseline scores if these differ between variants,
+            such as scores per byte for a variant with a different tokenizer.
+        variants: Scores of each variant.
         metric: Name of the metric.
-        equivalence_margin: Largest difference without practical relevance: relative for perplexity (0.01 is 1 %), a
-            share for accuracy (0.01 is one point), and in the unit of the score otherwise.
-        withheld: Reasons for withholding the verdict, by variant.
+        equivalence_margin: Largest difference without practical relevance: relative for perplexity (0.01 is 1 %),
+            absolute for accuracy (0.01 is one percentage point), and in the score's own unit otherwise.
+        withheld: Reasons for withholding each variant's verdict.
         confidence: Joint confidence of all intervals.
         budget: Comparisons and analyses that share the error rate.
     """
@@ -145,7 +146,7 @@ def compare_scores(
 
 
 def remove_judgements(verdicts: Sequence[Verdict], occasion: str = "in a quick look") -> list[Verdict]:
-    """Return differences without a judgement, as in a quick look. Reasons for withholding are kept."""
+    """Return the verdicts with their differences but no judgement, as in a quick look. Withholding reasons are kept."""
     return [
         verdict
         if verdict.outcome == NOT_COMPARABLE
@@ -162,7 +163,7 @@ def remove_judgements(verdicts: Sequence[Verdict], occasion: str = "in a quick l
 
 
 def _check_score_range(variant_name: str, scores: Scores, metric: Metric) -> None:
-    """Raise ScoresError if compared accuracies are not between 0 and 1."""
+    """Raise ScoresError if the metric is accuracy and a score is not between 0 and 1."""
     if metric.name == "accuracy" and not ((scores.values >= 0) & (scores.values <= scores.weights)).all():
         worst = scores.values.flat[int(np.argmax(np.abs(scores.values - scores.weights / 2)))]
         raise ScoresError(
@@ -193,7 +194,7 @@ def _build_verdict(
 
 
 def _describe_data(variant_name: str, pairs: PairedScores | None, settings: _ComparisonSettings) -> Verdict:
-    """Return a verdict without an outcome: means, numbers of runs, and the confidence of its interval."""
+    """Return a verdict without an outcome: the means, the run counts, and the confidence level of its interval."""
     metric = settings.metric
     means = [math.nan, math.nan]
     runs, lost = (0, 0), (0, 0)
@@ -243,7 +244,7 @@ def _describe_data(variant_name: str, pairs: PairedScores | None, settings: _Com
 
 
 def _build_verdict_without_interval(verdict: Verdict, pairs: PairedScores, metric: Metric) -> Verdict:
-    """Return the scores of fewer than three seeds."""
+    """Return a verdict that only lists the scores, for fewer than three seeds."""
     missing = MIN_SEEDS - verdict.seeds
     means = [
         [metric.to_display_mean(float(total) / float(pairs.weights.sum())) for total in totals.sum(axis=1)]
@@ -258,20 +259,20 @@ def _build_verdict_without_interval(verdict: Verdict, pairs: PairedScores, metri
 
 
 def _has_lost_many_runs(verdict: Verdict) -> bool:
-    """Return whether more than a quarter of the runs of both sides were lost, as if one side lost more than half.
+    """Return whether more than a quarter of all runs were lost, which is equivalent to one side losing more than half.
 
-    The number lost on both sides together does not depend on which of them fails more often, so the choice of the test
-    does not favour an outcome.
+    The combined number of lost runs does not depend on which side fails more often, so choosing the test by it does not
+    favour either outcome.
     """
     num_lost, num_runs = verdict.lost_runs + verdict.baseline_lost_runs, verdict.runs + verdict.baseline_runs
     return num_lost > MAX_LOST_SHARE * num_runs
 
 
 def _judge_by_ranks(verdict: Verdict, pairs: PairedScores, settings: _ComparisonSettings) -> Verdict:
-    """Return the verdict if many runs were lost, or fewer than three pairs are left.
+    """Return the verdict for the case that many runs were lost, or that fewer than three pairs are left.
 
-    An interval would describe too few of the runs. The rank-sum test, in which lost runs rank worst, decides at the
-    error rate of the analysis.
+    An interval would describe too few of the runs. Instead, a rank-sum test in which lost runs rank worst decides, at
+    the error rate of this analysis.
     """
     baseline, variant = pairs.list_run_scores(higher_is_better=not settings.metric.lower_is_better)
     variant_p, baseline_p = (
@@ -352,7 +353,7 @@ def _judge(verdict: Verdict, pairs: PairedScores, settings: _ComparisonSettings)
 
 
 def _estimate_components(pairs: PairedScores, metric: Metric) -> VarianceComponents:
-    """Return the variance components of the difference between two variants over seeds and documents."""
+    """Return the seed and document variance components of the difference between two variants."""
     first, second = pairs.totals
     weights = pairs.sum_by_document(pairs.weights)[None]
     if not pairs.is_paired:
@@ -372,10 +373,10 @@ def _estimate_components(pairs: PairedScores, metric: Metric) -> VarianceCompone
 def _consider_lost_runs(
     outcome: VerdictOutcome, verdict: Verdict, pairs: PairedScores, metric: Metric
 ) -> VerdictOutcome:
-    """Return the outcome, or "cannot tell" if it may be due to the loss of bad runs.
+    """Return the outcome, or "cannot tell" if it may be an artefact of losing bad runs.
 
-    A side that lost more runs must also be better in a test in which lost runs rank worst. Equivalence needs equal
-    numbers of lost runs.
+    A side that lost more runs must also be better in a test in which lost runs rank worst. Equivalence requires that
+    both sides lost the same number of runs.
     """
     if verdict.lost_runs == verdict.baseline_lost_runs:
         return outcome

@@ -1,10 +1,10 @@
-"""Lost runs: runs that diverged, or learned nothing, are outcomes of a variant, not missing data.
+"""Lost runs: runs that diverged or learned nothing are outcomes of a variant, not missing data.
 
-The interval of a difference uses the runs that finished. If bad runs of one side are lost, the rest of it looks better
-than the side is. A side that lost more runs is therefore better only if a rank test agrees in which lost runs rank
-worst (Lachin, Controlled Clinical Trials 20, 1999). This is a condition in addition to the interval, so it costs no
-error rate. If more than a quarter of all runs were lost, or fewer than three pairs are left, the rank-sum test decides
-alone.
+The interval for a difference is based on the runs that finished. If one side loses its bad runs, the remaining ones
+make it look better than it is. A side that lost more runs is therefore judged better only if a rank test in which lost
+runs rank worst agrees (Lachin, Controlled Clinical Trials 20, 1999). This condition is required in addition to the
+interval, so it does not increase the error rate. If more than a quarter of all runs were lost, or fewer than three
+pairs are left, the rank-sum test alone decides.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_LOST_SHARE = 0.25
 
 
 def compute_max_failure_rate(num_lost: int, num_runs: int, confidence: float = 0.95) -> float:
-    """Return the upper bound of the probability that a run is lost (Clopper and Pearson, Biometrika 26, 1934)."""
+    """Return an upper bound on the probability that a run is lost (Clopper and Pearson, Biometrika 26, 1934)."""
     if num_lost >= num_runs:
         return 1.0
     return float(special.betaincinv(num_lost + 1, num_runs - num_lost, confidence))
@@ -39,10 +39,11 @@ def compute_failure_rate_p_value(num_lost: int, num_runs: int, baseline_lost: in
 def compute_worst_rank_p_value(
     better: Float[np.ndarray, " better_runs"], worse: Float[np.ndarray, " worse_runs"], *, is_paired: bool
 ) -> float:
-    """Return the one-sided p value of the hypothesis that `better` is not better than `worse`.
+    """Return the one-sided p value for the null hypothesis that `better` is not better than `worse`.
 
-    Higher scores are better; NaN marks a lost run, which ranks below all others. The smaller p value of the exact
-    rank-sum test and, if run i of both sides has the same seed, of the sign test.
+    Higher scores are better; NaN marks a lost run, which ranks below all others. The result is the p value of the exact
+    rank-sum test or, if `is_paired` and smaller, that of the sign test. Paired means that run i has the same seed on
+    both sides.
     """
     better, worse = (np.where(np.isnan(scores), -np.inf, scores) for scores in (better, worse))
     p_value = _compute_rank_sum_p_value(better, worse)
@@ -55,7 +56,8 @@ def compute_worst_rank_p_value(
 def find_min_rank_test_seeds(compute_max_p_value: Callable[[int], float]) -> int:
     """Return the smallest number of seeds with which the two-sided rank-sum test can reach the required p value.
 
-    With n runs of each side, the smallest p value is 2 n! n! / (2n)!. `compute_max_p_value` returns the required one.
+    With n runs on each side, the smallest possible p value is 2 n! n! / (2n)!. `compute_max_p_value` returns the
+    required one.
     """
     seeds = 1
     while 2 / math.comb(2 * seeds, seeds) > compute_max_p_value(seeds):
@@ -66,7 +68,7 @@ def find_min_rank_test_seeds(compute_max_p_value: Callable[[int], float]) -> int
 def _compute_rank_sum_p_value(
     better: Float[np.ndarray, " better_runs"], worse: Float[np.ndarray, " worse_runs"]
 ) -> float:
-    """Return the p value of the rank-sum test with mean ranks for ties."""
+    """Return the p value of the rank-sum test, assigning mean ranks to ties."""
     num_better, num_runs = len(better), len(better) + len(worse)
     if num_runs > MAX_EXACT_RUNS:
         return float(stats.mannwhitneyu(better, worse, alternative="greater", method="asymptotic").pvalue)

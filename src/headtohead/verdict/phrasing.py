@@ -21,7 +21,7 @@ MAX_DECIMALS = 6
 
 
 def format_summary(verdict: Verdict, additional_data: AdditionalData, unused_seeds: Sequence[int] = ()) -> str:
-    """Return the outcome, effect, deciding interval and amount of data, and what would settle an open verdict."""
+    """Return the outcome, effect, deciding interval, amount of data, and what would settle an open verdict."""
     low, high = verdict.interval
     has_excess_losses = verdict.lost_runs != verdict.baseline_lost_runs
     is_settled_by_interval = low > 0 or high < 0 or _is_equivalent(verdict)
@@ -40,7 +40,7 @@ def _is_equivalent(verdict: Verdict) -> bool:
 
 
 def _format_verdict(verdict: Verdict) -> str:
-    """Return the sentence about new text, or about this test set if its documents are not known."""
+    """Return the sentence about new text, or about this test set if its documents are unknown."""
     metric, name = METRICS[verdict.metric], verdict.variant
     decimals = _choose_decimals(metric, verdict.interval)
     change = f"{metric.name} {_format_change(metric, verdict.effect, decimals)}"
@@ -77,7 +77,7 @@ def _format_few_documents(verdict: Verdict) -> str:
 
 
 def _format_excess_losses(verdict: Verdict) -> str:
-    """Return the sentence about a difference of the finished runs that lost runs may have caused."""
+    """Return the sentence about a difference between the finished runs that may be due to lost runs."""
     metric = METRICS[verdict.metric]
     decimals = _choose_decimals(metric, verdict.interval)
     bounds = _format_interval(metric, verdict.interval, decimals)
@@ -94,7 +94,7 @@ def _format_comparisons(verdict: Verdict) -> str:
 
 
 def _format_level(verdict: Verdict, *, is_equivalence: bool = False) -> str:
-    """Return the confidence of the interval, with two digits of its error rate, such as "99.75 %"."""
+    """Return the confidence level of the interval, with two digits of its error rate, such as "99.75 %"."""
     error = 100 * (1 - verdict.adjusted_confidence) * (2 if is_equivalence else 1)
     decimals = max(1 - math.floor(math.log10(error)), 0) if error > 0 else 0
     return f"{round(100 - error, decimals):g} %"
@@ -109,7 +109,7 @@ def _get_document_noun(verdict: Verdict) -> str:
 
 
 def format_quick_look(verdict: Verdict, occasion: str) -> str:
-    """Return the effect and the amount of data of a difference that is not judged."""
+    """Return the effect and the amount of data behind a difference that is not judged."""
     change = "no score in common with the baseline"
     if math.isfinite(verdict.effect):
         metric = METRICS[verdict.metric]
@@ -119,7 +119,7 @@ def format_quick_look(verdict: Verdict, occasion: str) -> str:
 
 
 def format_too_few_seeds(verdict: Verdict, baseline_scores: Sequence[float], variant_scores: Sequence[float]) -> str:
-    """Return the scores of too few seeds for an interval."""
+    """Return a sentence with the scores, for too few seeds to compute an interval."""
     needed = f"An interval needs at least {MIN_SEEDS} seeds."
     seeds = f"{verdict.seeds} seed{'' if verdict.seeds == 1 else 's'}"
     if not variant_scores or not baseline_scores:
@@ -137,7 +137,7 @@ def _format_score(metric: Metric, score: float) -> str:
 
 
 def explain_lost_runs(verdict: Verdict) -> str:
-    """Return how many runs of both sides were lost."""
+    """Return how many runs were lost on each side."""
     left = f", which leaves {verdict.seeds} of at least {MIN_SEEDS} pairs" if verdict.seeds < MIN_SEEDS else ""
     return (
         f"{verdict.lost_runs} of {verdict.runs} runs were lost (baseline: {verdict.baseline_lost_runs} of "
@@ -176,7 +176,10 @@ def format_not_comparable(variant_name: str, reason: str) -> str:
 
 
 def format_rank_test(verdict: Verdict, p_value: float, min_seeds: int) -> str:
-    """Return the outcome of the rank test in which lost runs rank worst. `min_seeds` could decide it at all."""
+    """Return the outcome of the rank test in which lost runs rank worst.
+
+    `min_seeds` is the smallest number of seeds with which the test can reach a decision.
+    """
     is_open = verdict.outcome == CANNOT_TELL
     outcome = f"{verdict.variant}: cannot tell" if is_open else f"{verdict.variant} {verdict.outcome}"
     test = f"rank test with lost runs ranked worst: p = {p_value:.2g}, required {1 - verdict.adjusted_confidence:.2g}"
@@ -190,7 +193,7 @@ def format_rank_test(verdict: Verdict, p_value: float, min_seeds: int) -> str:
 
 
 def _format_additional_data(verdict: Verdict, additional_data: AdditionalData) -> str:
-    """Return a sentence on the data that would settle an open verdict; an empty string for other verdicts."""
+    """Return a sentence on the data that would settle an open verdict, or an empty string for settled verdicts."""
     if verdict.outcome != CANNOT_TELL:
         return ""
     seeds = f"about {format_more(additional_data.seeds, 'seed')}" if additional_data.seeds else ""
@@ -219,7 +222,7 @@ def _capitalize_first(text: str) -> str:
 
 
 def _format_caveats(verdict: Verdict, unused_seeds: Sequence[int]) -> str:
-    """Return sentences on missing documents and on seeds that differ; an empty string if there are none."""
+    """Return sentences on missing documents and on unmatched seeds, or an empty string if there are none."""
     caveats = []
     if verdict.examples == 1:
         caveats.append("Only one score per seed is known, so this holds for this test set, not for new text like it.")
@@ -234,7 +237,7 @@ def _format_caveats(verdict: Verdict, unused_seeds: Sequence[int]) -> str:
 
 
 def _choose_decimals(metric: Metric, interval: Interval) -> int:
-    """Return enough decimals to display the half width of the interval with two digits."""
+    """Return the number of decimals needed to show the interval's half-width with two significant digits."""
     half_width = (interval[1] - interval[0]) / 2 * (100 if _is_shown_as_percentage(metric) else 1)
     if not math.isfinite(half_width):
         return 1 if _is_shown_as_percentage(metric) else 3
@@ -282,7 +285,7 @@ def _format_number(metric: Metric, magnitude: float, decimals: int) -> str:
 
 
 def _format_with_unit(metric: Metric, magnitude: float, decimals: int | None = None) -> str:
-    """Return a magnitude with its unit, for a sentence; all significant digits if `decimals` is None."""
+    """Return a magnitude with its unit for use in a sentence, with all significant digits if `decimals` is None."""
     if decimals is None:
         number = f"{round(magnitude * (100 if _is_shown_as_percentage(metric) else 1), 9):g}"
     else:

@@ -1,10 +1,10 @@
-"""How many more seeds or documents would settle an open verdict.
+"""Estimate how many more seeds or documents would settle an open verdict.
 
-The probability that a verdict is settled by more data is that of the posterior predictive distribution: the true
-difference and the true noise are drawn from their posterior given the data so far (normal model, Jeffreys prior), new
-seeds or documents are drawn from them, and old and new data are judged together at the level of the next analysis. At
-the estimated effect and noise alone, advice would be far too optimistic after a lucky start and too pessimistic
-otherwise. Draws are quasi-random (additive recurrence) and fixed, so that advice is reproducible.
+The probability that more data settles a verdict is computed under the posterior predictive distribution: the true
+difference and noise are drawn from their posterior given the data so far (normal model, Jeffreys prior), new seeds or
+documents are drawn from these, and old and new data are judged together at the significance level of the next analysis.
+Point estimates of the effect and the noise would make the advice far too optimistic after a lucky start and too
+pessimistic otherwise. Draws are quasi-random (additive recurrence) and fixed, so that advice is reproducible.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ def estimate_additional_data(
     equivalence_band: tuple[float, float],
     min_half_width: float = 0.0,
 ) -> AdditionalData:
-    """Return how many more seeds or documents settle a verdict with a probability of 80 %.
+    """Return how many more seeds or documents would settle a verdict with a probability of 80 %.
 
-    `compute_confidence` returns the confidence of the next analysis with this many seeds. If neither seeds nor
-    documents alone are sufficient, both are increased by the same factor.
+    `compute_confidence` returns the confidence level of the next analysis, given its number of seeds. If neither seeds
+    nor documents alone are sufficient, both are increased by the same factor.
     """
     seeds, documents = components.num_seeds, components.num_documents
 
@@ -84,7 +84,7 @@ def compute_settled_probability(
 ) -> float:
     """Return the probability that the verdict is settled with this many seeds and documents.
 
-    `components` describes one experiment with at most as many.
+    `components` describes a single experiment with at most this many seeds and documents.
     """
     assert components.difference.size == 1
     uniforms = _draw_uniforms()
@@ -115,7 +115,7 @@ def _predict_mean(
 ) -> tuple[Float[np.ndarray, " draws"], Float[np.ndarray, " draws"]]:
     """Draw the mean over old and new units, whose number grows from `num_units` to `new_num_units`.
 
-    `variance` is the estimated variance of the mean over the old units. Return the change of the mean, and the
+    `variance` is the estimated variance of the mean over the old units. Return the change in the mean, and the
     estimated variance of the new mean as a multiple of `variance * num_units / new_num_units`.
     """
     num_added = new_num_units - num_units
@@ -143,7 +143,7 @@ def _draw_uniforms() -> Float[np.ndarray, "variables draws"]:
 
 
 def _find_smallest_increase(is_sufficient: Callable[[int], bool], current: int, maximum: int) -> int | None:
-    """Return the smallest sufficient increase, to within 1 %; None if `maximum` is not sufficient."""
+    """Return the smallest sufficient increase, to within 1 %, or None if even `maximum` is not sufficient."""
     if not is_sufficient(maximum):
         return None
     too_few, enough = current, current + 1

@@ -1,7 +1,7 @@
 """The decision rule and the metrics it applies to.
 
 Helped or hurt: the 95 % interval excludes 0 and does not lie within the equivalence margin. No practical difference:
-the 90 % interval lies within the margin, which is the equivalence test by two one-sided tests at 5 % (Schuirmann,
+the 90 % interval lies within the margin, which amounts to two one-sided equivalence tests at 5 % (TOST; Schuirmann,
 Journal of Pharmacokinetics and Biopharmaceutics 15, 1987). Otherwise: cannot tell. The first case that applies decides.
 """
 
@@ -66,8 +66,10 @@ class Metric:
             return float(np.exp(mean))
 
     def compute_equivalence_band(self, equivalence_margin: float) -> tuple[float, float]:
-        """Return the margin as (lowest, highest) difference of means. For perplexity these are not symmetric: log(1 -
-        m) and log(1 + m)."""
+        """Return the margin as the (lowest, highest) difference in means.
+
+        For perplexity the bounds are not symmetric: log(1 - m) and log(1 + m).
+        """
         if (
             not np.isfinite(equivalence_margin)
             or equivalence_margin < 0
@@ -92,7 +94,7 @@ METRICS: dict[str, Metric] = {
 
 
 def get_metric(name: str) -> Metric:
-    """Return the metric of this name."""
+    """Return the metric with this name."""
     if name not in METRICS:
         near = suggest(name, METRICS)
         hint = f"; did you mean {near!r}?" if near else ""
@@ -108,10 +110,10 @@ def decide_outcomes(
     *,
     lower_is_better: bool,
 ) -> list[VerdictOutcome]:
-    """Return the outcome of each of many experiments.
+    """Return the outcomes of many experiments at once.
 
-    `half_width` and `equivalence_half_width` belong to the 95 % and the 90 % interval of `difference`; all three have
-    the shape (experiments,).
+    `half_width` and `equivalence_half_width` are those of the 95 % and the 90 % interval for `difference`. All three
+    arrays have the shape (experiments,).
     """
     differs, is_equivalent = _apply_rule(difference, half_width, equivalence_half_width, equivalence_band)
     is_helpful = (difference < 0) == lower_is_better
@@ -125,13 +127,13 @@ def find_settled(
     equivalence_half_width: PerExperiment,
     equivalence_band: tuple[float, float],
 ) -> Bool[np.ndarray, " experiments"]:
-    """Return which of many experiments have another outcome than "cannot tell"."""
+    """Return which experiments have an outcome other than "cannot tell"."""
     differs, is_equivalent = _apply_rule(difference, half_width, equivalence_half_width, equivalence_band)
     return np.asarray(differs | is_equivalent)
 
 
 def answer_claim(outcome: VerdictOutcome, expected_outcome: str) -> ClaimAnswer:
-    """Return whether a claim that expects an outcome holds. Without a judgement, it cannot be tested."""
+    """Return whether a claim that predicts an outcome holds. Without a judgement, the claim cannot be tested."""
     if outcome in OPEN_OUTCOMES:
         return "cannot tell"
     if outcome not in (HELPED, HURT, NO_PRACTICAL_DIFFERENCE):

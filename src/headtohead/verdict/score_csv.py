@@ -1,8 +1,8 @@
 """Verdicts on scores from a CSV file with the columns variant, seed, score; optionally example, document and weight.
 
-The score column is called `score`, or by its content: `accuracy`, `loss`, `perplexity`, or `total` for the summed
-negative log-likelihood of an example, whose weight is its number of tokens (or bytes). All but `total` are means over
-the weight. A run with a score of nan or inf is lost.
+The score column is named `score`, or after its content: `accuracy`, `loss`, `perplexity`, or `total` for an example's
+summed negative log-likelihood, in which case the weight is its number of tokens (or bytes). All columns except `total`
+hold means per unit of weight. A run with a score of nan or inf counts as lost.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _ScoreFileParser:
         self.errors.append(f"line {line_number}: {message}")
 
     def remove_lost_runs(self) -> None:
-        """Remove the other rows of runs with a score that is not finite."""
+        """Remove the remaining rows of runs that have a non-finite score."""
         self.rows = [row for row in self.rows if row.seed not in self.lost_runs.get(row.variant, ())]
 
     def raise_errors(self) -> None:
@@ -94,15 +94,15 @@ def judge_csv(
     confidence: float = 0.95,
     earlier_analyses: Sequence[int] = (),
 ) -> list[Verdict]:
-    """Return the verdict on each variant of a score file.
+    """Return the verdict on each variant in a score file.
 
     Args:
         path: CSV file with the columns variant, seed, score and, optionally, example, document and weight.
-        baseline_name: Name of the baseline in the file; by default "baseline", or the first variant of the file.
-        metric: Metric of a column called `score`.
-        equivalence_margin: Largest difference without practical relevance; by default that of the metric.
-        confidence: Joint confidence of all intervals.
-        earlier_analyses: Numbers of seeds with which these variants were judged before.
+        baseline_name: Name of the baseline in the file; defaults to "baseline", or else the first variant in the file.
+        metric: Metric of a column named `score`.
+        equivalence_margin: Largest difference without practical relevance; defaults to the metric's own margin.
+        confidence: Joint confidence level of all intervals.
+        earlier_analyses: Seed counts at which these variants were judged before.
     """
     table = read_csv(path, metric=metric)
     if table.metric is None:
@@ -137,9 +137,9 @@ def judge_csv(
 
 
 def read_csv(path: str | Path, *, metric: str | None = None) -> ScoreTable:
-    """Read a score file. The baseline is the variant called "baseline", or the first one of the file.
+    """Read a score file. The baseline is the variant named "baseline", or else the first one in the file.
 
-    All errors of the file are reported at once, with their lines. `metric` is the metric of a column called `score`.
+    All errors in the file are reported at once, with their line numbers. `metric` applies to a column named `score`.
     """
     parser = _ScoreFileParser(Path(path))
     requested = None if metric is None else get_metric(metric).name
@@ -169,7 +169,7 @@ def read_csv(path: str | Path, *, metric: str | None = None) -> ScoreTable:
 
 
 def _read_lines(parser: _ScoreFileParser) -> list[tuple[int, list[str]]]:
-    """Return the line number and cells of every line that is not empty."""
+    """Return the line number and the cells of every non-empty line."""
     try:
         if parser.path.exists() and not parser.path.is_file():
             raise ScoresError(f"{parser.path}: not a regular file")
@@ -236,7 +236,7 @@ def _parse_row(
 ) -> None:
     """Parse one row and append it to the parser's rows; report every invalid cell.
 
-    A score that is not finite marks the run as lost.
+    A non-finite score marks the run as lost.
     """
     if len(cells) < len(columns):
         parser.add_error(line_number, f"{len(cells)} cells, but {len(columns)} columns")
@@ -284,7 +284,7 @@ def _parse_finite_float(text: str) -> float | None:
 
 
 def _check_score_range(parser: _ScoreFileParser, metric: MetricName | None, score_column: str) -> None:
-    """Report accuracies outside [0, 1] and perplexities that are not positive."""
+    """Report accuracies outside [0, 1] and non-positive perplexities."""
     for row in parser.rows:
         if metric == "accuracy" and not 0 <= row.score <= 1:
             parser.add_error(
@@ -295,7 +295,7 @@ def _check_score_range(parser: _ScoreFileParser, metric: MetricName | None, scor
 
 
 def _check_completeness(parser: _ScoreFileParser, *, has_seed_weights: bool) -> None:
-    """Record an error unless every variant and seed has each example once, with the same document and weight."""
+    """Report an error unless every variant and seed has each example once, with the same document and weight."""
     line_numbers: dict[tuple[str, int, str], int] = {}
     first_rows: dict[str, _ScoreRow] = {}
     for row in parser.rows:

@@ -3,7 +3,8 @@
 Each score is a total and a weight (summed negative log-likelihood and tokens, or 0/1 and 1), because perplexity is
 exp(total loss / total tokens), not a mean of perplexities. Bits per byte use bytes as weights. Two variants are
 compared on the same examples and on the seeds that both have. If they have no seed in common, their runs are compared
-without pairing; pairing is never chosen by which interval is narrower, because that makes up to 6.8 % errors.
+without pairing; pairing is never chosen by which interval is narrower, because that raises the error rate to as much as
+6.8 %.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ class Scores:
     """The scores of one variant.
 
     `values` (seeds, examples) holds totals: summed negative log-likelihood, or correct answers. `weights` (examples)
-    holds the tokens, bytes or ones that they are totals of. A single column means that only one score per seed is
-    known. `examples` optionally names the columns, so that scores of different examples are not paired by accident.
-    `documents` names the document that each example belongs to; empty if every example is its own document. `lost`
-    holds the seeds of runs that diverged or learned nothing, which have no scores. `resolution` is the step of scores
-    that were rounded; None finds it out if only one score per seed is known.
+    holds the number of tokens or bytes that each total covers, or ones. A single column means that only one score per
+    seed is known. `examples` optionally names the columns, so that scores of different examples are not paired by
+    accident.
+    `documents` names the document that each example belongs to; it is empty if every example is its own document.
+    `lost` holds the seeds of runs that diverged or learned nothing, which have no scores. `resolution` is the rounding
+    step of the scores; if it is None and only one score per seed is known, it is inferred.
     """
 
     seeds: tuple[int, ...]
@@ -82,18 +84,18 @@ class PairedScores:
 
     @property
     def common_seeds(self) -> list[int]:
-        """Seeds with scores of both sides."""
+        """Seeds for which both sides have scores."""
         return sorted(set(self.baseline.seeds) & set(self.variant.seeds))
 
     @property
     def unused_seeds(self) -> list[int]:
-        """Seeds with scores of one side that the other side has not run."""
+        """Seeds for which one side has scores and which the other side has not run."""
         first, second = ({*scores.seeds, *scores.lost} for scores in (self.baseline, self.variant))
         return sorted((first ^ second) - {*self.baseline.lost, *self.variant.lost}) if self.is_paired else []
 
     @cached_property
     def totals(self) -> tuple[Float[np.ndarray, "first_seeds examples"], Float[np.ndarray, "second_seeds examples"]]:
-        """Totals of baseline and variant, of the common seeds if they are paired."""
+        """Totals of the baseline and the variant, restricted to the common seeds if the scores are paired."""
         seeds, sides = self.common_seeds, (self.baseline, self.variant)
         first, second = (
             side.values[[side.seeds.index(seed) for seed in seeds]] if self.is_paired else side.values for side in sides
@@ -106,17 +108,17 @@ class PairedScores:
 
     @property
     def num_seeds(self) -> int:
-        """Number of pairs, or of seeds of the side that has fewer."""
+        """Number of pairs or, without pairing, the number of seeds on the side with fewer."""
         return min(len(totals) for totals in self.totals)
 
     @property
     def num_analysed_seeds(self) -> int:
-        """Number of seeds that both sides have run, lost runs included."""
+        """Number of seeds that both sides have run, including lost runs."""
         return min(len(runs) for runs in self.list_run_scores(higher_is_better=True))
 
     @property
     def resolution(self) -> float:
-        """Step of the scores, 0 if they are not rounded."""
+        """Rounding step of the scores, or 0 if they are not rounded."""
         resolutions = [scores.resolution for scores in (self.baseline, self.variant) if scores.resolution is not None]
         if resolutions or self.num_examples > 1:
             return max(resolutions, default=0.0)
@@ -131,7 +133,7 @@ class PairedScores:
         return int(self.documents.max()) + 1
 
     def sum_by_document(self, values: Float[np.ndarray, "*rows examples"]) -> Float[np.ndarray, "*rows documents"]:
-        """Return the total of each document."""
+        """Return the values summed per document."""
         order = np.argsort(self.documents, kind="stable")
         starts = np.flatnonzero(np.diff(self.documents[order], prepend=-1))
         return np.asarray(np.add.reduceat(values[..., order], starts, axis=-1))
@@ -139,9 +141,9 @@ class PairedScores:
     def list_run_scores(
         self, *, higher_is_better: bool
     ) -> tuple[Float[np.ndarray, " baseline_runs"], Float[np.ndarray, " variant_runs"]]:
-        """Return the scores of all runs of baseline and variant, higher is better, with NaN for lost runs.
+        """Return the scores of all baseline and variant runs, with higher being better and NaN for lost runs.
 
-        If the scores are paired, these are the runs of the seeds that both have run, in the same order.
+        If the scores are paired, only seeds that both sides have run are included, in the same order.
         """
         sign = 1 if higher_is_better else -1
         sides = [
@@ -155,7 +157,7 @@ class PairedScores:
 
 
 def pair_scores(variant_name: str, baseline: Scores, variant: Scores) -> PairedScores:
-    """Pair the scores of baseline and variant by seed and example.
+    """Pair the baseline's and the variant's scores by seed and example.
 
     Seeds that only one of the two has are dropped, unless the two have no seed in common. Raise ScoresError if the
     examples differ.
@@ -174,7 +176,7 @@ MAX_DECIMALS = 6
 
 
 def find_resolution(*scores: Sequence[float]) -> float:
-    """Return the step of rounded scores of one or more sides, from their decimals and from ties; 0 if not rounded."""
+    """Return the rounding step of the scores, inferred from their decimals and from ties; 0 if they are not rounded."""
     steps = [_find_decimal_step(values) for values in scores]
     pooled = [value for values in scores for value in values]
     distinct = np.unique(pooled)
@@ -192,7 +194,7 @@ def _find_decimal_step(values: Sequence[float]) -> float:
 
 
 def _check_same_examples(variant_name: str, baseline: Scores, variant: Scores) -> None:
-    """Raise ScoresError unless baseline and variant are scored on the same examples with the same weights."""
+    """Raise ScoresError unless the baseline and the variant are scored on the same examples with the same weights."""
     if len(baseline.weights) != len(variant.weights):
         raise ScoresError(
             f"{variant_name}: scored on {len(variant.weights)} examples, but the baseline on {len(baseline.weights)}; "

@@ -1,7 +1,7 @@
-"""The statistics of a verdict: the error of a paired difference on new seeds and new documents.
+"""The statistics behind a verdict: the error of a paired difference on new seeds and new documents.
 
 The model. Let y[s, j] be variant minus baseline per token, for seed s and document j, and p[j] the document's share of
-all tokens. Examples of a document resemble each other, so the document is the unit; its total absorbs the examples. The
+all tokens. Examples from one document are correlated, so the document is the unit; its total absorbs the examples. The
 estimate is d = mean over seeds of d[s], where d[s] = sum_j p[j] y[s, j], and
 
     y[s, j] = mu + a[s] + b[j] + r[s, j]
@@ -22,7 +22,7 @@ A + B counts the residual twice, so Var(d) is A + X with X = B - R. The interval
 with t_S, t_D and t_f the t quantiles at S - 1, D* and Satterthwaite's f degrees of freedom. The choices that the design
 leaves open were settled by simulation (table in docs/judging.md):
  1. X is at least B / 2 if the documents are equivalent to fewer than 5.5 of equal length (1 / P < 5.5), otherwise at
-    least 0. B - R of so few documents is often negative by chance, and coverage would fall to 92 %.
+    least 0. With so few documents, B - R is often negative by chance, and coverage would fall to 92 %.
  2. The interval is never narrower than the t interval of either source alone: Satterthwaite's formula covers 89 % with
     2 documents. The root of the sum of squares is an upper bound.
  3. D* starts from the degrees of freedom of B, which are P^2 / sum_jk g[j] g[k] (delta_jk - p[j] - p[k] + P)^2 if
@@ -64,7 +64,7 @@ class VarianceComponents:
     """The components of the variance of d, for each of many experiments of the same size.
 
     `seed_variance` is A, `document_mean_square` is B, `residual_variance` is R. `document_freedom` is D* before the
-    correction for skewness. `equivalent_documents` is 1 / P. `seed_freedom` is S - 1, or that of Welch's test if the
+    skewness correction. `equivalent_documents` is 1 / P. `seed_freedom` is S - 1, or that of Welch's test if the
     seeds of the two sides differ; `num_seeds` is then the smaller number.
     """
 
@@ -105,7 +105,7 @@ class VarianceComponents:
         )
 
     def extrapolate(self, num_seeds: int, num_documents: int) -> VarianceComponents:
-        """Return the components to expect with other numbers of seeds and documents of the same lengths."""
+        """Return the components to expect with different numbers of seeds and of documents of the same lengths."""
         seed_ratio, document_ratio = self.num_seeds / num_seeds, self.num_documents / num_documents
         residual = np.minimum(self.seed_variance, self.residual_variance)
         return replace(
@@ -123,7 +123,7 @@ class VarianceComponents:
 
 @dataclass(frozen=True, eq=False)
 class IntervalEstimate:
-    """A standard error and the half width of the resulting interval."""
+    """A standard error and the half-width of the resulting interval."""
 
     standard_error: PerExperiment
     half_width: PerExperiment
@@ -134,9 +134,9 @@ def estimate_variance_components(
     weights: Float[np.ndarray, "experiments documents"],
     extra_document_variance: PerExperiment | None = None,
 ) -> VarianceComponents:
-    """Estimate the components from totals of documents, paired by seed.
+    """Estimate the components from document totals paired by seed.
 
-    `extra_document_variance` is added for examples that did not happen to differ (see
+    `extra_document_variance` is added to account for examples that happened not to differ (see
     `compute_rare_difference_variance`).
     """
     return _combine_mean_squares(_compute_mean_squares(differences, weights), weights, extra_document_variance)
@@ -148,7 +148,7 @@ def estimate_unpaired_components(
     weights: Float[np.ndarray, "experiments documents"],
     extra_document_variance: PerExperiment | None = None,
 ) -> VarianceComponents:
-    """Estimate the components from totals of the same documents with other seeds (Welch, Biometrika 34, 1947)."""
+    """Estimate the components from totals of the same documents with different seeds (Welch, Biometrika 34, 1947)."""
     first, second = (_compute_mean_squares(totals, weights) for totals in (baseline, variant))
     seed_variance = first.seed_variance + second.seed_variance
     uncertainty = first.seed_variance**2 / first.seed_freedom + second.seed_variance**2 / second.seed_freedom
@@ -166,7 +166,7 @@ def estimate_unpaired_components(
 
 @dataclass(frozen=True, eq=False)
 class _MeanSquares:
-    """Mean squares of one table of seeds and documents, or of the difference of two."""
+    """Mean squares of a seed-by-document table, or of the difference between two such tables."""
 
     mean: PerExperiment
     seed_variance: PerExperiment
@@ -180,7 +180,7 @@ class _MeanSquares:
 def _compute_mean_squares(
     totals: Float[np.ndarray, "experiments seeds documents"], weights: Float[np.ndarray, "experiments documents"]
 ) -> _MeanSquares:
-    """Return the mean squares of a two-way layout of seeds and documents."""
+    """Return the mean squares of a two-way layout with seeds and documents as factors."""
     seeds = totals.shape[1]
     per_seed = totals.sum(axis=-1) / weights.sum(axis=-1)[:, None]
     mean = per_seed.mean(axis=-1)
@@ -252,7 +252,7 @@ def _compute_document_freedom(
     factors: Float[np.ndarray, "experiments documents"],
     square_sum: PerExperiment,
 ) -> PerExperiment:
-    """Return the degrees of freedom of B if all documents have the same variance."""
+    """Return the degrees of freedom of B, assuming that all documents have the same variance."""
     sums = [(factors * shares**power).sum(axis=-1) for power in range(3)]
     off_diagonal = (
         square_sum**2 * sums[0] ** 2 - 4 * square_sum * sums[0] * sums[1] + 2 * sums[0] * sums[2] + 2 * sums[1] ** 2
@@ -262,7 +262,7 @@ def _compute_document_freedom(
 
 
 def compute_rare_difference_variance(differences: Float[np.ndarray, "experiments seeds examples"]) -> PerExperiment:
-    """Return the variance to add for binary scores of which fewer than two examples differ.
+    """Return the variance to add for binary scores if fewer than two examples differ.
 
     If no example differs between two variants, every estimated variance is 0, yet new examples may differ: after E
     equal examples the share that differs may be as large as 3 / E (the rule of three, Hanley and Lippman-Hand, JAMA
@@ -274,12 +274,12 @@ def compute_rare_difference_variance(differences: Float[np.ndarray, "experiments
 
 
 def compute_critical_value(confidence: float, degrees_of_freedom: PerExperiment) -> PerExperiment:
-    """Return the half width of a two-sided t interval in standard errors."""
+    """Return the half-width of a two-sided t interval, in units of the standard error."""
     return np.asarray(special.stdtrit(np.minimum(degrees_of_freedom, MAX_DEGREES_OF_FREEDOM), (1 + confidence) / 2))
 
 
 def compute_seed_interval(components: VarianceComponents, confidence: float) -> IntervalEstimate:
-    """Return the t interval over the paired differences of the seeds, which holds for these documents."""
+    """Return the t interval over the per-seed paired differences, which holds for these documents only."""
     error = np.sqrt(components.seed_variance)
     return IntervalEstimate(error, compute_critical_value(confidence, components.seed_freedom) * error)
 
@@ -336,7 +336,7 @@ def _compute_exclusion_probability(effect: float, half_width: PerExperiment, err
 def _list_possible_half_widths(
     components: VarianceComponents, confidence: float
 ) -> tuple[PerExperiment, PerExperiment, float]:
-    """Return the half widths to expect if `components` is the truth, with their probabilities, and the true error."""
+    """Return the half-widths to expect if `components` is the truth, their probabilities, and the true error."""
     assert components.difference.size == 1
     error = float(np.sqrt(components.seed_variance[0] + components.document_variance[0]))
     seed_factor, document_factor = (
@@ -369,7 +369,7 @@ def _to_standard_errors(effect: PerExperiment, standard_error: float) -> PerExpe
 
 
 def compute_mean_interval(values: Sequence[float], confidence: float = 0.95) -> list[float] | None:
-    """Return the t interval of a mean as [low, high]; None for fewer than two values."""
+    """Return the t interval for a mean as [low, high], or None if there are fewer than two values."""
     if len(values) < 2:
         return None
     error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
