@@ -1,4 +1,4 @@
-"""The Python files that a trial executes: its plugins, the file of its network, and the local modules they import."""
+"""The Python files that a trial executes: its plugins, its network file, and the local modules they import."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ PACKAGE = __name__.partition(".")[0]
 
 
 def list_entry_files(settings: Trial | Experiment) -> list[Path]:
-    """Return the code files that the settings name, variants and search spaces included."""
+    """Return the code files named in the settings, including those in variants and search spaces."""
     return [Path(file) for file in dict.fromkeys(_iterate_named_files(settings.model_dump(mode="json")))]
 
 
 def _iterate_named_files(value: JsonValue) -> Iterator[str]:
-    """Yield the files named by `plugins` and `module`, at any depth. The values of a search space are lists."""
+    """Yield the files named by `plugins` and `module`, at any depth. Search space values are lists."""
     if isinstance(value, list):
         for item in value:
             yield from _iterate_named_files(item)
@@ -38,11 +38,11 @@ def _iterate_named_files(value: JsonValue) -> Iterator[str]:
 
 
 def list_code_files(entry_files: Sequence[Path]) -> dict[str, Path]:
-    """Return the given files and all local modules they import, by name.
+    """Return the given files and all local modules they import, keyed by name.
 
-    The name is the path below the folder that the module was found in: `helper.py`, `layers/norm.py`. Imports are read
-    from the source. Modules are searched beside the file, in the working folder and in PYTHONPATH; installed packages
-    are not included.
+    The name is the path relative to the folder in which the module was found: `helper.py`, `layers/norm.py`. Imports
+    are read from the source. Modules are looked up next to the file, in the working directory and in PYTHONPATH;
+    installed packages are not included.
     """
     files: dict[str, Path] = {}
     for entry_file in entry_files:
@@ -52,7 +52,7 @@ def list_code_files(entry_files: Sequence[Path]) -> dict[str, Path]:
             name, file = pending.pop()
             if file in files.values() or not file.is_file():
                 continue
-            while name in files:  # files of the same name in two folders
+            while name in files:  # files with the same name in two folders
                 name = f"other/{name}"
             files[name] = file
             pending += _find_local_imports(file, Path(name).parent.parts, folders)
@@ -60,7 +60,7 @@ def list_code_files(entry_files: Sequence[Path]) -> dict[str, Path]:
 
 
 def _find_local_imports(file: Path, package: tuple[str, ...], folders: Sequence[Path]) -> Iterator[tuple[str, Path]]:
-    """Yield name and path of each local module that a file imports, with the packages that contain it."""
+    """Yield the name and path of each local module that a file imports, and of the packages that contain it."""
     for parts in _list_imported_modules(file, package):
         for length in range(1, len(parts) + 1):
             stem = "/".join(parts[:length])
@@ -69,7 +69,7 @@ def _find_local_imports(file: Path, package: tuple[str, ...], folders: Sequence[
 
 
 def _list_imported_modules(file: Path, package: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Return the imported modules as tuples of name parts. Empty for a file that cannot be parsed."""
+    """Return the imported modules as tuples of name parts, or an empty list if the file cannot be parsed."""
     try:
         tree = ast.parse(safe_open.read_file(file, follow_link=True))
     except (SyntaxError, ValueError):
@@ -86,5 +86,5 @@ def _list_imported_modules(file: Path, package: tuple[str, ...]) -> list[tuple[s
 
 
 def find_code_files(settings: Trial | Experiment) -> dict[str, Path]:
-    """Return all files of user code that trials with these settings execute, by name."""
+    """Return all user code files that trials with these settings execute, keyed by name."""
     return list_code_files(list_entry_files(settings))

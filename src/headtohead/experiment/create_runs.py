@@ -1,4 +1,4 @@
-"""Create the folder of an experiment, or open it to continue, and record its settings in the journal."""
+"""Create an experiment's folder, or open it for resuming, and record the settings in the journal."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def create_runs(
     command: list[str],
     resume: bool,
 ) -> ExperimentRuns:
-    """Create the folder of an experiment, or open it if `resume` is set.
+    """Create an experiment's folder, or open it if `resume` is set.
 
-    Raise RunFolderError if the folder contains something else: a different experiment, or runs that were trained with
-    other settings, on other data, or with other code.
+    Raise RunFolderError if the folder's content does not match: it holds a different experiment, or runs that were
+    trained with different settings, data or code.
 
     Args:
-        folder: The folder of the experiment.
+        folder: The experiment's folder.
         experiment: The experiment.
-        corpus_digests: Digest of the corpus of each variant.
+        corpus_digests: Corpus digest of each variant.
         versions: Versions to record in experiment.json.
         command: Command line to record in experiment.json.
-        resume: Continue an experiment whose folder exists.
+        resume: Continue an experiment whose folder already exists.
     """
     path = folder / "experiment.json"
     metadata = schemas.ExperimentFile(
@@ -71,7 +71,7 @@ def create_runs(
 
 
 def _build_settings_event(metadata: schemas.ExperimentFile) -> schemas.SettingsEvent:
-    """Return the journal event that records the settings of an experiment and a digest for each variant."""
+    """Return the journal event that records an experiment's settings and a digest for each variant."""
     experiment = metadata.experiment
     return schemas.SettingsEvent(
         digest=compute_settings_digest(metadata.to_json()),

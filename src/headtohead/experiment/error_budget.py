@@ -1,7 +1,7 @@
-"""The error budget of an experiment or comparison, from its journal.
+"""The error budget of an experiment or comparison, derived from its journal.
 
 The journal records every analysis and every variant that was ever run, so seeds added by hand, on advice, by `seeds =
-"auto"`, in the web app or with --resume are treated equally, and a variant that was removed from the file still counts.
+"auto"`, in the web app or with --resume are all treated alike, and a variant removed from the file still counts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def read_error_budget(
 ) -> ErrorBudget:
     """Return all analyses of each variant so far, and the number of comparisons that share the error rate.
 
-    `num_other_comparisons` counts those besides the comparison of each variant with the baseline.
+    `num_other_comparisons` counts the comparisons beyond those of each variant with the baseline.
     """
     analyses: dict[str, tuple[Analysis, ...]] = {}
     names = set(variants)
@@ -40,7 +40,7 @@ def read_error_budget(
 
 
 def record_analysis(folder: Path, verdicts: Sequence[Verdict], budget: ErrorBudget) -> None:
-    """Append an analysis to the journal, unless each variant was already analysed with as many seeds.
+    """Append an analysis to the journal, unless every variant has already been analysed with at least as many seeds.
 
     The folder must be locked.
     """
@@ -56,22 +56,22 @@ def record_analysis(folder: Path, verdicts: Sequence[Verdict], budget: ErrorBudg
 
 
 def list_analyses(budget: ErrorBudget, verdicts: Sequence[Verdict]) -> list[int]:
-    """Return the numbers of seeds of all analyses, this one included."""
+    """Return the seed counts of all analyses, including this one."""
     seeds = {analysis.seeds for previous in budget.previous_analyses.values() for analysis in previous}
     return sorted(seeds | {count_analysed_seeds(verdict) for verdict in verdicts if is_analysed(verdict)})
 
 
 def is_analysed(verdict: Verdict) -> bool:
-    """Return whether the verdict is an analysis: it is not withheld and has enough seeds for an interval."""
+    """Return whether the verdict counts as an analysis: it is not withheld and has enough seeds for an interval."""
     return verdict.outcome != NOT_COMPARABLE and count_analysed_seeds(verdict) >= MIN_SEEDS
 
 
 def has_analysis(budget: ErrorBudget, verdict: Verdict) -> bool:
-    """Return whether the variant was analysed before with at least as many seeds."""
+    """Return whether the variant has already been analysed with at least as many seeds."""
     previous = budget.previous_analyses.get(verdict.variant, ())
     return any(analysis.seeds >= count_analysed_seeds(verdict) for analysis in previous)
 
 
 def count_analysed_seeds(verdict: Verdict) -> int:
-    """Return the number of seeds that both sides have run, lost runs included."""
+    """Return the number of seeds that both sides have run, including lost runs."""
     return min(verdict.runs, verdict.baseline_runs)

@@ -1,6 +1,6 @@
-"""Read findings.json, and compute the views of it that charts and tables share.
+"""Read findings.json, and derive the views that charts and tables share.
 
-Any section may be empty: scores from other sources come with verdicts and little else.
+Any section may be empty: findings on scores from external sources contain verdicts and little else.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DEFAULT_EQUIVALENCE_MARGIN = 0.01
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """A point of a learning curve: mean, minimum and maximum over seeds."""
+    """A point on a learning curve: the mean, minimum and maximum over seeds."""
 
     variant: str
     step: int
@@ -40,7 +40,7 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class PairedScore:
-    """The scores of baseline and variant with the same seed."""
+    """The baseline's and a variant's scores for the same seed."""
 
     variant: str
     evaluation_set: str
@@ -51,7 +51,7 @@ class PairedScore:
 
 
 def read_findings(experiment_folder: Path) -> Findings:
-    """Read and validate the findings.json of an experiment's folder."""
+    """Read and validate findings.json from an experiment's folder."""
     path = experiment_folder / "findings.json"
     if not path.is_file():
         raise RunFolderError(f"{experiment_folder} has no findings.json, so there is nothing to report")
@@ -80,7 +80,7 @@ def get_question(findings: Findings) -> str:
 
 
 def list_variant_names(findings: Findings) -> list[str]:
-    """Return the baseline, then the variants in the order of the experiment file."""
+    """Return the baseline, followed by the variants in the order of the experiment file."""
     names = [verdict.variant for verdict in findings.verdicts]
     for section in (findings.scores, findings.curves, findings.audits, findings.samples):
         names += section
@@ -93,15 +93,15 @@ def list_score_splits(findings: Findings) -> list[str]:
 
 
 def list_curve_splits(findings: Findings) -> list[str]:
-    """Return the splits that have learning curves, in order, without the training loss."""
+    """Return the splits that have learning curves, in order, excluding the training loss."""
     splits = dict.fromkeys(split for by_split in findings.curves.values() for split in by_split)
     return [split for split in splits if split != TRAINING_LOSS_SPLIT]
 
 
 def get_unknown_token_rates(findings: Findings) -> dict[str, float]:
-    """Return the fraction of unknown tokens in each split, which affects how a perplexity compares.
+    """Return the fraction of out-of-vocabulary tokens in each split, which limits how perplexities can be compared.
 
-    Empty if the vocabulary contains all tokens, or if the metric is not perplexity.
+    The result is empty if the vocabulary contains all tokens, or if the metric is not perplexity.
     """
     splits = findings.corpus.splits if findings.corpus else {}
     rates = {name: split.unknown for name, split in splits.items()}
@@ -137,9 +137,9 @@ def compute_difference_curves(findings: Findings, split: str) -> list[CurvePoint
 
 
 def pair_scores_by_seed(findings: Findings) -> list[PairedScore]:
-    """Return the score of each variant paired with the baseline's score of the same seed.
+    """Return each variant's score paired with the baseline's score for the same seed.
 
-    Uses the primary evaluation set if its scores are known, and each held-out split otherwise.
+    The scores are those on the primary evaluation set if known, and otherwise those on each held-out split.
     """
     metric, pairs = get_metric(findings), []
     for evaluation_set, scores in _collect_scores_by_seed(findings).items():
@@ -161,7 +161,7 @@ def _collect_scores_by_seed(findings: Findings) -> dict[str, dict[str, dict[int,
     splits = [name for name, split in corpus_splits.items() if split.role == "test"]
     if any(findings.split in by_split for by_split in findings.scores.values()):
         splits = [findings.split]
-    # These scores cover whole splits: state it if the verdict is based on unseen rows only.
+    # These scores cover entire splits; say so if the verdict is based on unseen rows only.
     suffix = ", all rows" if findings.rows == "unseen" else ""
     return {
         split + suffix: {
@@ -174,7 +174,7 @@ def _collect_scores_by_seed(findings: Findings) -> dict[str, dict[str, dict[int,
 
 
 def _keep_finite_scores(seed_scores: Sequence[SeedScore]) -> dict[int, float]:
-    """Return {seed: score} without scores that are not finite."""
+    """Return {seed: score} without non-finite scores."""
     return {seed: score for seed, score in seed_scores if is_finite_number(score)}
 
 
@@ -184,7 +184,7 @@ def describe_evaluation_set(findings: Findings) -> str:
 
 
 def get_baseline_setting(experiment: Experiment | None, dotted_name: str) -> JsonValue:
-    """Return the baseline's value of a setting."""
+    """Return the baseline's value for a setting."""
     value: JsonValue = experiment.model_dump(mode="json") if experiment else None
     for key in dotted_name.split("."):
         value = value.get(key) if isinstance(value, dict) else None
@@ -192,12 +192,12 @@ def get_baseline_setting(experiment: Experiment | None, dotted_name: str) -> Jso
 
 
 def compute_effect(metric: str, baseline_score: float, variant_score: float) -> float:
-    """Return the difference as verdicts state it: relative for perplexity, absolute otherwise."""
+    """Return the difference in the form used by verdicts: relative for perplexity, absolute otherwise."""
     return variant_score / baseline_score - 1 if metric == "perplexity" else variant_score - baseline_score
 
 
 def _average_effect(metric: str, pairs: Sequence[tuple[float, float]]) -> float:
-    """Return the mean effect of (baseline score, variant score) pairs; geometric for perplexity."""
+    """Return the mean effect over (baseline score, variant score) pairs, using the geometric mean for perplexity."""
     if metric == "perplexity":
         return math.expm1(
             statistics.fmean(math.log(variant_score / baseline_score) for baseline_score, variant_score in pairs)
@@ -206,7 +206,7 @@ def _average_effect(metric: str, pairs: Sequence[tuple[float, float]]) -> float:
 
 
 def _group_scores_by_step(findings: Findings, variant: str, split: str) -> dict[int, dict[str, float]]:
-    """Return the finite scores of a variant as {step: {seed: score}}."""
+    """Return a variant's finite scores as {step: {seed: score}}."""
     scores: dict[int, dict[str, float]] = {}
     for seed, curve in findings.curves.get(variant, {}).get(split, {}).items():
         for step, score in curve:

@@ -1,6 +1,6 @@
 """The journal of an experiment: settings, runs, analyses and search decisions, in the order in which they happened.
 
-Lines are only appended. The checksum of each line also covers the checksum of the line before, so an edited, inserted
+The file is append-only. Each line's checksum also covers the checksum of the previous line, so an edited, inserted
 or removed line is detected. An incomplete last line, left by a killed process, is ignored and removed.
 """
 
@@ -33,7 +33,7 @@ def compute_settings_digest(raw_experiment: dict[str, Any]) -> str:
 
 @dataclass
 class Journal:
-    """journal.jsonl of an experiment's folder. Only the process that has locked the folder appends to it."""
+    """The journal.jsonl in an experiment's folder. Only the process that has locked the folder appends to it."""
 
     folder: Path
     _size: int = field(default=-1, init=False)
@@ -44,7 +44,7 @@ class Journal:
         return self.folder / JOURNAL_FILE
 
     def read(self) -> list[JournalEvent]:
-        """Return all events; raise RunFolderError for the first line that was changed. Empty without a file."""
+        """Return all events, or an empty list without a file. Raise RunFolderError at the first modified line."""
         return [event for event, _ in self._read_lines()]
 
     def append(self, event: Record) -> None:
@@ -60,17 +60,17 @@ class Journal:
         self._size = self.path.stat().st_size
 
     def append_new(self, event: Record) -> None:
-        """Append an event, unless it is equal to the last event of its type."""
+        """Append an event, unless it equals the last event of the same type."""
         if [earlier for earlier in self.read() if type(earlier) is type(event)][-1:] != [event]:
             self.append(event)
 
     def record_finished(self, variant: str, seed: int, run_folder: Path) -> None:
-        """Record that a run has finished, with the digest of its result."""
+        """Record that a run has finished, together with a digest of its result."""
         digest = compute_sha256(run_folder / "result.json")
         self.append(RunEvent(status="finished", variant=variant, seed=seed, digest=digest))
 
     def _read_lines(self) -> list[tuple[JournalEvent, str]]:
-        """Return the events with the checksums of their lines."""
+        """Return the events, each with the checksum of its line."""
         lines: list[tuple[JournalEvent, str]] = []
         checksum = ""
         for number, line in enumerate(read_jsonl(self.path), start=1):

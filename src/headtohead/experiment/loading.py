@@ -1,7 +1,7 @@
 """Load an experiment file into an Experiment, and check the names and options of everything it refers to.
 
-All errors are reported at once. Paths in a file are relative to the file, paths on the command line to the current
-folder.
+All errors are reported at once. Paths in a file are relative to that file, and paths on the command line are relative
+to the current folder.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ def load_experiment(
     use_quick_setting: bool = False,
     only: Sequence[str] = (),
 ) -> experiment.Experiment:
-    """Load the experiment of a recipe or file.
+    """Load an experiment from a recipe or file.
 
     Args:
         recipe_or_file: Name of a recipe, or path of an experiment file.
         settings: Overrides of the form "name=value".
         plugins: Python files that define additional parts.
-        data_source: Replaces the source of the corpus. If it is the original data of a recipe, the settings for it are
-            applied; otherwise, settings that only apply to the recipe's own data are removed.
-        use_full_setting: Use the full setting of the recipe.
+        data_source: Replaces the corpus source. If it is the recipe's original data, the recipe's settings for that
+            data are applied; otherwise, settings that only apply to the recipe's own data are removed.
+        use_full_setting: Use the recipe's full setting.
         use_quick_setting: Reduce the experiment to a quick look.
         only: Variants to keep; all if empty.
     """
@@ -83,7 +83,7 @@ def build_experiment(raw: dict[str, Any], name: str = "experiment") -> experimen
 
 
 def _list_plugin_files(raw: RawConfig, folder: Path) -> list[str]:
-    """Return the files of user code. They are loaded before other settings, which may name what they define."""
+    """Return the user code files. They are loaded before the other settings, which may refer to what they define."""
     files = raw.get("plugins")
     return (
         [str((folder / file).resolve()) for file in files if isinstance(file, str)] if isinstance(files, list) else []
@@ -91,7 +91,7 @@ def _list_plugin_files(raw: RawConfig, folder: Path) -> list[str]:
 
 
 def _resolve_paths(raw: RawConfig, folder: Path) -> None:
-    """Make the paths in `raw` and in its variants absolute, in place. They are relative to `folder`."""
+    """Make the paths in `raw` and its variants absolute, in place, resolving them relative to `folder`."""
     tables = [raw, *(changes for changes in _as_dict(raw.get("variants")).values() if isinstance(changes, dict))]
     for table in tables:
         module = _as_dict(table.get("model")).get("module")
@@ -100,7 +100,7 @@ def _resolve_paths(raw: RawConfig, folder: Path) -> None:
             table["model"]["module"] = f"{(folder / file).resolve()}:{name}"
         weights = _as_dict(table.get("model")).get("pretrained")
         if isinstance(weights, str):
-            # Try folders relative to the file, then to the current folder. Other values name a package or the hub.
+            # Try paths relative to the file, then to the current folder. Any other value names a package or hub model.
             candidates = (folder / Path(weights).expanduser(), Path(weights).expanduser())
             table["model"]["pretrained"] = next(
                 (str(candidate.resolve()) for candidate in candidates if candidate.is_dir()), weights
@@ -125,7 +125,7 @@ def _as_dict(value: Any) -> dict[str, Any]:
 
 
 def check_names_and_options(raw: RawConfig) -> list[ValidationIssue]:
-    """Return errors that the schema cannot detect: unknown parts, optimizers or tokenizers, and wrong options."""
+    """Return errors that the schema cannot detect: unknown parts, optimizers or tokenizers, and invalid options."""
     model, data, training = (_as_dict(raw.get(table)) for table in ("model", "data", "training"))
     issues = [] if "module" in model or "pretrained" in model else _check_model(model)
     if isinstance(data.get("source"), str):
@@ -136,7 +136,7 @@ def check_names_and_options(raw: RawConfig) -> list[ValidationIssue]:
 
 
 def _check_teacher(teacher: dict[str, Any]) -> list[ValidationIssue]:
-    """Return the errors in the settings of a teacher: its model, its training, and its decoding strategy."""
+    """Return the errors in a teacher's settings: its model, its training, and its decoding strategy."""
     issues = _check_model(_as_dict(teacher.get("model"))) + optimizers.check_training_options(
         _as_dict(teacher.get("training"))
     )
@@ -155,7 +155,7 @@ def _check_teacher(teacher: dict[str, Any]) -> list[ValidationIssue]:
 
 
 def _check_model(model: dict[str, Any]) -> list[ValidationIssue]:
-    """Return the errors in the names and options of the parts of a model."""
+    """Return the errors in the names and options of a model's parts."""
     issues: list[ValidationIssue] = []
     for slot in SINGLE_SLOTS:
         if slot in model:
@@ -195,7 +195,7 @@ def _check_absolute_positions(positions: list[Any]) -> list[ValidationIssue]:
 
 
 def build_json_schema() -> dict[str, Any]:
-    """Return the JSON schema of experiment files, with the names and options of every registered part."""
+    """Return the JSON schema for experiment files, including the names and options of every registered part."""
     schema = loading.build_json_schema()
     model = schema["$defs"]["TransformerConfig"]["properties"]
     for slot in SINGLE_SLOTS:
@@ -216,12 +216,12 @@ def build_json_schema() -> dict[str, Any]:
 
 
 def _build_part_schema(slot: str) -> dict[str, Any]:
-    """Return the JSON schema of a slot: the names and options of its parts."""
+    """Return the JSON schema for a slot: the names and options of its parts."""
     return _build_choice_schema({name: registry.get_part_class(slot, name) for name in registry.list_part_names(slot)})
 
 
 def _build_choice_schema(registered: dict[str, Any]) -> dict[str, Any]:
-    """Return the JSON schema of a choice: a name, or a table with `kind` and options."""
+    """Return the JSON schema for a choice: a name, or a table with `kind` and options."""
     table_schemas = [
         {
             "type": "object",

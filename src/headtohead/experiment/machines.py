@@ -1,4 +1,4 @@
-"""Which versions, devices and processors trained the runs of an experiment, and whether they differ."""
+"""The package versions, devices and processors that an experiment's runs were trained with, and whether they differ."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MACHINE_KEYS = ("headtohead", "torch", "numpy", "python", "system", "cpu")
 
 
 def describe_mixed_machines(runs: Iterable[Run]) -> str:
-    """Return in which versions, devices or processors the runs differ, with counts; an empty string if in none."""
+    """Return the versions, devices or processors in which the runs differ, with counts, or an empty string."""
     starts = [run.start for run in runs]
     counts = {key: Counter(start.versions[key] for start in starts if key in start.versions) for key in MACHINE_KEYS}
     counts["device"] = Counter(start.device for start in starts)
@@ -23,11 +23,11 @@ def describe_mixed_machines(runs: Iterable[Run]) -> str:
 
 
 class OtherMachineWarning(UserWarning):
-    """An experiment continues with other versions, or on another device or processor."""
+    """An experiment is resumed with different package versions, or on a different device or processor."""
 
 
 def describe_other_machines(runs: Iterable[Run], versions: Mapping[str, str], device: str) -> str:
-    """Return in which versions, device or processor the runs differ from this process; an empty string if in none."""
+    """Return the versions, device or processor in which the runs differ from this process, or an empty string."""
     here = {**versions, "device": device}
     counts: dict[str, Counter[str]] = {key: Counter() for key in (*MACHINE_KEYS, "device")}
     for run in runs:

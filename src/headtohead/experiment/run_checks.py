@@ -1,8 +1,8 @@
-"""Check that the runs in an experiment's folder are the runs of that experiment.
+"""Check that the runs in an experiment's folder belong to that experiment.
 
-A run belongs to its experiment if it was trained with the settings, the corpus and the code that the experiment has
-now, if the experiment asks for its seed, if no other seed has the same files, and if the journal records its result.
-`--resume` refuses to continue with other runs, and verdicts that would use them are withheld.
+A run belongs to its experiment if it was trained with the experiment's current settings, corpus and code, if the
+experiment requests its seed, if no other seed has identical files, and if the journal records its result. `--resume`
+refuses to continue if there are any foreign runs, and verdicts that would use them are withheld.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TRAIN_AGAIN = "remove {folders} and train again with --resume"
 
 @dataclass(frozen=True)
 class RunIssue:
-    """Why runs of one variant do not belong to the experiment."""
+    """The reason why some of a variant's runs do not belong to the experiment."""
 
     variant: str
     seeds: tuple[int, ...]
@@ -56,7 +56,7 @@ def find_issues(runs: ExperimentRuns) -> list[RunIssue]:
 
 
 def find_resume_issues(runs: ExperimentRuns, metadata: ExperimentFile) -> list[RunIssue]:
-    """Return the runs that do not belong to the experiment that `metadata` describes. Missing runs are trained."""
+    """Return the runs that do not belong to the experiment in `metadata`. Missing runs will be trained."""
     unrecorded = _find_unrecorded(runs, Journal(runs.folder).read())
     return _merge_seeds(
         [
@@ -68,7 +68,7 @@ def find_resume_issues(runs: ExperimentRuns, metadata: ExperimentFile) -> list[R
 
 
 def find_foreign_runs(runs: ExperimentRuns, metadata: ExperimentFile) -> list[RunIssue]:
-    """Return the runs of other settings, corpora, code or seeds, and those that are copies."""
+    """Return the runs with different settings, corpora, code or seeds, and those that are copies."""
     issues: list[RunIssue] = []
     for variant in metadata.experiment.names:
         weights: dict[str, int] = {}
@@ -89,10 +89,10 @@ def find_foreign_runs(runs: ExperimentRuns, metadata: ExperimentFile) -> list[Ru
 
 
 def _find_foreign_search_runs(runs: ExperimentRuns, metadata: ExperimentFile) -> Iterator[RunIssue]:
-    """Yield the runs of a search that were trained with other code or weights. The journal checks their settings."""
+    """Yield the search runs that were trained with different code or weights. The journal checks their settings."""
     for path in sorted((runs.folder / SEARCH_FOLDER).glob("point-*/seed-*/trial.json")):
         record = Run(path.parent).trial_file
-        # A search may select other files than those of the baseline.
+        # A search may select different files than the baseline.
         expected = {**record.dependencies, **metadata.dependencies.get(BASELINE, {})}
         expected = {name: expected[name] for name in record.dependencies}
         if problem := _describe_changed_dependencies(record.dependencies, expected):
@@ -101,7 +101,7 @@ def _find_foreign_search_runs(runs: ExperimentRuns, metadata: ExperimentFile) ->
 
 
 def _compare_trial(run: Run, metadata: ExperimentFile, variant: str, seed: int) -> str:
-    """Return how the settings of a run differ from the experiment; an empty string if they agree."""
+    """Return how a run's settings differ from the experiment's, or an empty string if they agree."""
     record, expected = run.trial_file, build_trial(metadata.experiment, variant, seed)
     named = {"variant": variant, "seed": seed, **expected.settings()}
     recorded = {"variant": record.trial.variant, "seed": record.trial.seed, **record.trial.settings()}
@@ -113,13 +113,13 @@ def _compare_trial(run: Run, metadata: ExperimentFile, variant: str, seed: int) 
 
 
 def _describe_changed_dependencies(recorded: Dependencies, expected: Dependencies) -> str:
-    """Return which code or weights of a run have changed; an empty string if none."""
+    """Return which of a run's code files or weights have changed, or an empty string if none have."""
     changed = [name for name in dict.fromkeys([*expected, *recorded]) if expected.get(name) != recorded.get(name)]
     return f"was trained with other code or weights: {', '.join(changed)} was changed" if changed else ""
 
 
 def _hash_content(run: Run) -> str:
-    """Return the digest of the trained weights; of the metrics, which contain durations, if no weights were saved."""
+    """Return a digest of the trained weights or, if none were saved, of the metrics, which include durations."""
     checksums = run.result.sha256
     is_trained = run.start.steps > 0 and run.start.parameters > 0
     names = [name for name in TRAINED_FILES if name in checksums] if is_trained else ["metrics.jsonl"]
@@ -127,7 +127,7 @@ def _hash_content(run: Run) -> str:
 
 
 def _find_unrecorded(runs: ExperimentRuns, events: list[JournalEvent]) -> Iterator[RunIssue]:
-    """Yield the runs that differ from the journal: never started, other results, or removed after they finished."""
+    """Yield the runs that contradict the journal: never started, with different results, or removed after finishing."""
     last_events = {(event.variant, event.seed): event for event in events if isinstance(event, RunEvent)}
     for variant in runs.experiment.names:
         finished = runs.finished(variant)
@@ -146,7 +146,7 @@ def _find_unrecorded(runs: ExperimentRuns, events: list[JournalEvent]) -> Iterat
 
 
 def _find_changed_files(runs: ExperimentRuns, events: list[JournalEvent]) -> Iterator[RunIssue]:
-    """Yield the files of the experiment that are not those that the journal records."""
+    """Yield the experiment files that differ from those recorded in the journal."""
     settings = [event.digest for event in events if isinstance(event, SettingsEvent)]
     corpora = [event.digest for event in events if isinstance(event, CorpusEvent)]
     raw = read_json_object(runs.folder / "experiment.json")

@@ -82,7 +82,7 @@ class Run:
 
     @cached_property
     def lengths(self) -> schemas.LengthGeneralizationFile:
-        """Return the results at other input lengths; empty if there are none."""
+        """Return the results at different input lengths; empty if there are none."""
         path = self.folder / "lengths.json"
         if not path.is_file():
             return schemas.LengthGeneralizationFile()
@@ -95,13 +95,13 @@ class Run:
 
     @cached_property
     def audits(self) -> list[CheckResult] | None:
-        """Return the audits of the trained model; None if it was not audited."""
+        """Return the trained model's audits, or None if it was not audited."""
         path = self.folder / "audits.json"
         return schemas.read_record(path, schemas.AuditsFile).audits if path.is_file() else None
 
     @cached_property
     def attention(self) -> schemas.AttentionFile | None:
-        """Return the measures of the attention heads; None if they were not measured."""
+        """Return the attention head statistics, or None if they were not measured."""
         path = self.folder / "attention.json"
         return schemas.read_record(path, schemas.AttentionFile) if path.is_file() else None
 
@@ -111,7 +111,7 @@ class Run:
         return has_valid_checksum(read_json_object(self.folder / "result.json"))
 
     def check(self) -> None:
-        """Raise RunFolderError if a file that verdicts depend on was changed. Weights are not read."""
+        """Raise RunFolderError if a file that verdicts depend on was modified. Weights are not read."""
         damaged = self.find_damaged_files(exclude=WEIGHT_FILES)
         damaged += [] if self.has_valid_checksum else ["result.json"]
         if damaged:
@@ -174,7 +174,7 @@ class ExperimentRuns:
 
 
 def open_runs(folder: Path) -> ExperimentRuns:
-    """Open the folder of an experiment; raise RunFolderError if it is none, or contains links or special files."""
+    """Open an experiment's folder. Raise RunFolderError if it is not one, or if it contains links or special files."""
     if not (folder / "experiment.json").is_file():
         raise RunFolderError(f"{folder} is not an experiment's folder: it has no experiment.json")
     safe_open.check_folder(folder)
@@ -183,10 +183,10 @@ def open_runs(folder: Path) -> ExperimentRuns:
 
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Lock an experiment's folder; raise FolderLockedError if another process has locked it."""
+    """Lock an experiment's folder. Raise FolderLockedError if another process holds the lock."""
     with translate_disk_full_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    resolved = folder.resolve()  # one lock, whichever path leads to the folder
+    resolved = folder.resolve()  # the same lock for every path to the folder
     with safe_open.open_lock_file(resolved.parent / f".{resolved.name}.lock") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -201,5 +201,5 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 
 def build_trials(experiment: config_experiment.Experiment, seeds: range) -> list[config_experiment.Trial]:
-    """Return the trials ordered by seed, so that every variant has a first result early."""
+    """Return the trials ordered by seed, so that every variant gets its first result early."""
     return [build_trial(experiment, variant, seed) for seed in seeds for variant in experiment.names]

@@ -1,4 +1,4 @@
-"""What the results of a run depend on: settings and seed, the corpus, user code, other weights, and this package."""
+"""What a run's results depend on: its settings and seed, the corpus, user code, external weights, and this package."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def describe_dependencies(trial: Trial) -> Dependencies:
 
 
 def compute_run_identity(trial: Trial, corpus_digest: str) -> str:
-    """Return a hash of everything that the results of a run depend on. Files count by content, not by path."""
+    """Return a hash of everything that a run's results depend on. Files are identified by content, not by path."""
     settings = trial.settings()
     del settings["data"]["source"], settings["plugins"]
     if isinstance(trial.model, model.CustomModelConfig):

@@ -1,7 +1,7 @@
 """Average a metric over seeds.
 
-Perplexity is averaged geometrically, as exp of the mean loss. Verdicts compare mean losses, so the difference of two
-such averages is the effect that the verdict states. Other metrics are averaged arithmetically.
+Perplexity is averaged geometrically, as exp of the mean loss. Verdicts compare mean losses, so the relative difference
+between two such averages is the effect that the verdict states. Other metrics are averaged arithmetically.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def average_over_seeds(metric: str, scores: Sequence[float]) -> float:
 
 
 def compute_average_interval(metric: str, scores: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % t interval of the mean over seeds; None for fewer than two seeds."""
+    """Return the 95 % t interval for the mean over seeds, or None if there are fewer than two seeds."""
     if metric != "perplexity":
         bounds = compute_mean_interval(list(scores))
     else:

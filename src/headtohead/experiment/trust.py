@@ -1,7 +1,7 @@
-"""Trust in the Python code of run folders.
+"""Trust in Python code stored in run folders.
 
-The parts and networks of users are stored in own/ of a run folder, and opening the model executes them. Only code that
-the user asked for is executed: files that an experiment on this machine named (`plugins`, `model.module`), and files
+User-defined parts and networks are stored in a run folder's own/, and opening the model executes them. Only code that
+the user asked for is executed: files named by an experiment on this machine (`plugins`, `model.module`), and files
 allowed with `h2h trust RUN`. Trusted files are recorded by SHA-256 in $XDG_CACHE_HOME/headtohead/allowed, so a changed
 file is no longer trusted.
 """
@@ -21,7 +21,7 @@ CUSTOM_CODE_FOLDER = "own"
 
 
 def trust_files(files: Iterable[Path]) -> None:
-    """Record these files as trusted. Has no effect if the cache folder cannot be written."""
+    """Record these files as trusted. This has no effect if the cache folder is not writable."""
     cache_folder = get_cache_folder("allowed")
     for file in files:
         if file.is_file():
@@ -36,7 +36,7 @@ def is_trusted(file: Path) -> bool:
 
 
 def check_trusted(run_folder: Path, files: Sequence[Path]) -> None:
-    """Raise ModelError if a code file of a run is missing or not trusted."""
+    """Raise ModelError if one of a run's code files is missing or not trusted."""
     for file in files:
         if not file.is_file():
             raise ModelError(f"{run_folder}: code file {file} is missing")
@@ -49,7 +49,7 @@ def check_trusted(run_folder: Path, files: Sequence[Path]) -> None:
 
 
 def resolve_custom_code(run_folder: Path, names: Iterable[str]) -> list[Path]:
-    """Return the paths of the code files of a saved model; raise ModelError for files outside its own/."""
+    """Return the paths of a saved model's code files. Raise ModelError for files outside its own/ folder."""
     paths = []
     for name in names:
         path = Path(name)
@@ -60,13 +60,13 @@ def resolve_custom_code(run_folder: Path, names: Iterable[str]) -> list[Path]:
 
 
 def check_experiment_trusted(experiment_folder: Path) -> None:
-    """Raise ModelError if resuming the experiment of a folder would execute code that is not trusted."""
+    """Raise ModelError if resuming the experiment in a folder would execute untrusted code."""
     experiment = open_runs(experiment_folder).experiment
     check_trusted(experiment_folder, [*list_entry_files(experiment), *find_code_files(experiment).values()])
 
 
 def trust_run(folder: Path) -> list[Path]:
-    """Trust all code files of a run, or of an experiment and all its runs. Return the files."""
+    """Trust all code files in a run, or in an experiment and all its runs. Return the files."""
     files = sorted(path for path in folder.rglob(f"{CUSTOM_CODE_FOLDER}/**/*.py") if path.is_file())
     if (folder / "experiment.json").is_file():
         files += find_code_files(open_runs(folder).experiment).values()

@@ -10,7 +10,7 @@ import torch
 
 
 def collect_versions() -> dict[str, str]:
-    """Return the versions of package, numerical libraries, Python and system, and the vector instructions in use."""
+    """Return the versions of this package, numerical libraries, Python and the OS, and the vector instructions used."""
     return {
         "headtohead": metadata.version("headtohead"),
         "torch": str(torch.__version__),

@@ -29,7 +29,7 @@ class Experiment(config_experiment.Experiment):
         return experiment_from_dict(raw, self.name)
 
     def with_settings(self, settings: Mapping[str, Any]) -> Experiment:
-        """Apply settings such as {"training.steps": 100} to the baseline and all variants; return the new experiment."""
+        """Return a copy with settings such as {"training.steps": 100} applied to the baseline and all variants."""
         raw = self._to_raw()
         for key, value in settings.items():
             *tables, last_key = key.split(".")

@@ -25,7 +25,7 @@ RESAMPLE_BATCH_SIZE = 500
 
 @dataclass(frozen=True)
 class BootstrapEstimate:
-    """A mean over documents, or a difference between two means, with its percentile interval."""
+    """A mean over documents, or a difference of two means, and its percentile interval."""
 
     __pydantic_config__ = ConfigDict(strict=False)  # strict would refuse objects read from JSON
     value: float

@@ -37,23 +37,20 @@ NoiseSource = Literal["seeds", "documents", "unknown"]
 class Verdict:
     """The verdict on one variant, with the numbers behind it.
 
-    `effect`, the intervals and `min_detectable_effect` are variant minus baseline in the metric's display unit: a
-    relative change for perplexity (-0.031 is 3.1 % lower), an absolute one for accuracy (0.01 is one percentage point),
-    and the score's own unit otherwise. The verdict is based on `interval`, which covers new seeds and new documents;
-    `seed_interval` holds for these documents only. `equivalence_interval` must lie within +-`equivalence_margin` for
-    "no practical difference". All three hold simultaneously over `comparisons` comparisons and all interim analyses,
-    for which each of them has the confidence level `adjusted_confidence`.
-
-    `seeds` is the number of pairs of finished runs or, if `is_paired` is false, the number of runs on the side with
-    fewer. `runs` counts all of the variant's runs and `lost_runs` those that diverged or learned nothing;
-    `baseline_runs` and `baseline_lost_runs` do the same for the baseline. `max_failure_rate` is the 95 % upper bound on
-    the probability that a run of the variant is lost. `documents` equals `examples` if every example is its own
-    document. A verdict with `is_exploratory` is not among the comparisons that share the error rate.
-
-    `min_detectable_effect` is the smallest effect that would have been detected with a probability of 80 %.
-    `additional_seeds` and `additional_documents` would each settle an open verdict alone; they are None if not needed
-    or not sufficient. `reason` explains why there is no verdict, or how to settle an open one. `withheld` lists the
-    reasons why a verdict is withheld; it is empty unless the outcome is "not comparable".
+    `effect`, the intervals and `min_detectable_effect` are variant minus baseline in the displayed unit of the metric:
+    a relative change for perplexity (-0.031 is 3.1 % lower), a share for accuracy (0.01 is one point), the score itself
+    otherwise. `interval` decides, for new seeds and new documents. `seed_interval` holds for these documents only.
+    `equivalence_interval` must lie within +-`equivalence_margin` for "no practical difference". All three hold
+    simultaneously over `comparisons` comparisons and all interim analyses, for which each of them has the confidence
+    `adjusted_confidence`. `seeds` is the number of pairs of finished runs, or of runs of the side that has fewer if
+    `is_paired` is false. `runs` and `lost_runs` count all runs of the variant and those that diverged or learned
+    nothing, `baseline_runs` and `baseline_lost_runs` those of the baseline; `max_failure_rate` is the 95 % upper bound
+    of the probability that a run of the variant is lost. An `is_exploratory` verdict is not among the comparisons that
+    share the error rate. `documents` equals `examples` if every example is its own document. `min_detectable_effect` is
+    the smallest effect that would have been detected with a probability of 80 %. `additional_seeds` and
+    `additional_documents` would each settle an open verdict alone; None if not needed or not sufficient. `reason`
+    explains why there is no verdict, or how to settle an open one. `withheld` lists why a verdict is withheld; it is
+    empty unless the outcome is "not comparable".
     """
 
     __pydantic_config__ = ConfigDict(strict=False)  # strict would refuse objects read from JSON
