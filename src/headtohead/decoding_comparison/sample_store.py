@@ -1,4 +1,4 @@
-"""Store the samples of a decoding comparison and their scores in samples.jsonl and scores.jsonl."""
+"""Store a decoding comparison's samples and their scores in samples.jsonl and scores.jsonl."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process of a tracker: `python -m headtohead.execution.trackers.process NAME FOLDER`, started by `group`.
+"""A tracker's process: `python -m headtohead.execution.trackers.process NAME FOLDER`, started by `group`.
 
 It polls the run folders once per second and logs new data: each trial as a run with settings, metrics and final scores,
 and the verdicts as a separate run. logs/NAME.json records the last logged step of each split, so that nothing is logged
@@ -68,7 +68,7 @@ class RunFolderPoller:
         write_json(self.state_path, self.state)
 
     def _poll_run(self, run_folder: Path) -> bool:
-        """Log new metrics of a run; return whether there were any."""
+        """Log a run's new metrics; return whether there were any."""
         name = str(run_folder.relative_to(self.folder))
         run_state = self.state["runs"].get(name)
         is_finished = (run_folder / "result.json").is_file()
@@ -96,7 +96,7 @@ class RunFolderPoller:
 
 
 def _extract_metrics(line: dict[str, Any], run_state: dict[str, Any]) -> Metrics:
-    """Return the metrics of a line of metrics.jsonl as split/metric, with the steps per second since the last line."""
+    """Return the metrics in a metrics.jsonl line as split/metric, with the steps per second since the last line."""
     metrics = {f"{line['split']}/{name}": line[name] for name in METRIC_NAMES if name in line}
     if "lr" in line:
         metrics["lr"] = line["lr"]
@@ -108,7 +108,7 @@ def _extract_metrics(line: dict[str, Any], run_state: dict[str, Any]) -> Metrics
 
 
 def _read_settings(run_folder: Path) -> dict[str, Any]:
-    """Return all settings of a trial, named as in `--set`, and its size."""
+    """Return all of a trial's settings, named as in `--set`, and its size."""
     run = Run(run_folder)
     has_start = (run_folder / "start.json").is_file()
     start = run.start.model_dump(include=START_FIELDS) if has_start else {}
