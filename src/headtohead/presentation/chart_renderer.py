@@ -20,7 +20,7 @@ from headtohead.errors import ChartError
 from headtohead.json_channel import ChildExitedError, ChildProcess, ParentChannel
 
 RENDER_TIMEOUT_SECONDS = 300.0
-"""charts take less than a second; beside training on every core the process waits most of the time"""
+"""charts take less than a second, but the process mostly waits while training runs on every core"""
 FUNCTION_OPTIONS = {
     "vegalite_to_svg": {},
     "vegalite_to_pdf": {},
@@ -28,7 +28,7 @@ FUNCTION_OPTIONS = {
     "svg_to_pdf": {},
     "svg_to_png": {"scale": 2},
 }
-"""functions of vl-convert and their options; pictures have twice the resolution of a screen"""
+"""vl-convert functions and their options; pictures have twice the screen resolution"""
 
 
 class ChartRenderer:

@@ -54,7 +54,7 @@ class TrainingProcess:
     began: float
 
     def is_alive(self) -> bool:
-        """Return whether the process still runs. Its start time rules out a different process with the same id."""
+        """Return whether the process is running. Its start time rules out a different process with the same id."""
         try:
             process = psutil.Process(self.pid)
             return abs(process.create_time() - self.began) < 1 and process.status() != psutil.STATUS_ZOMBIE
