@@ -1,1 +1,1 @@
-"""Saved models: save, load, predict with and audit a trained or pretrained model."""
+"""Saving, loading, inference and audits of trained and pretrained models."""

@@ -54,9 +54,9 @@ def audit_target(
 
 
 def _parse_options(options: Sequence[str]) -> dict[str, Any]:
-    """Return the options of the audited network, given as "name=value", as a dict.
+    """Parse the audited network's options, given as "name=value", into a dict.
 
-    Values are TOML; anything else is kept as a string.
+    Values are parsed as TOML; anything that is not valid TOML is kept as a string.
     """
     parsed: dict[str, Any] = {}
     for option in options:

@@ -18,7 +18,7 @@ from headtohead.saved_models.open_model import ModelBundle
 
 
 def _tokenize(bundle: ModelBundle, text: str) -> tuple[list[int], bool]:
-    """Return the token ids, truncated to the model's context, and whether they were truncated."""
+    """Return the token ids, truncated to the model's context length, and whether they were truncated."""
     if not text.strip():
         raise ModelError("the text is empty")
     max_length = bundle.model.context
@@ -35,7 +35,7 @@ def _describe_model_kind(bundle: ModelBundle) -> str:
 
 @torch.no_grad()
 def predict_class(bundle: ModelBundle, text: str) -> ClassPrediction:
-    """Return the predicted class of a text and the probability of each class."""
+    """Return a text's predicted class and the probability of each class."""
     if not bundle.target.is_class:
         raise ModelError(f"{bundle.name}: {_describe_model_kind(bundle)} does not predict classes; use `h2h score`")
     ids, is_truncated = _tokenize(bundle, text)
@@ -58,11 +58,11 @@ def predict_class(bundle: ModelBundle, text: str) -> ClassPrediction:
 
 @torch.no_grad()
 def score_text(bundle: ModelBundle, text: str, *, stride: int | None = None) -> TextScore:
-    """Return the loss of each token of a text, and its perplexity.
+    """Return the loss of each token in a text, and the text's perplexity.
 
     A text longer than the context is scored in several blocks. By default they do not overlap. With `stride`, each
-    block predicts this many tokens, so that every token but the first ones is predicted from at least
-    context + 1 - stride earlier ones.
+    block predicts this many tokens, so that every token except those in the first block is predicted from at least
+    context + 1 - stride preceding ones.
     """
     if not bundle.target.is_token:
         raise ModelError(f"{bundle.name}: {_describe_model_kind(bundle)} has no perplexity; use `h2h predict`")
@@ -102,7 +102,7 @@ def score_text(bundle: ModelBundle, text: str, *, stride: int | None = None) -> 
 def _score_next_tokens(
     bundle: ModelBundle, ids: list[int], windows: list[tuple[int, int, int]]
 ) -> Iterator[tuple[int, float]]:
-    """Yield each token but the first with its loss given the earlier tokens of its window."""
+    """Yield each token except the first, with its loss given the preceding tokens in its window."""
     token_ids = torch.tensor(ids)
     for window_start, start, end in windows:
         logits = bundle.model(token_ids[None, window_start : end - 1]).logits[0, start - window_start - 1 :]
@@ -111,7 +111,7 @@ def _score_next_tokens(
 
 
 def score_masked_tokens(bundle: ModelBundle, ids: list[int]) -> Iterator[tuple[int, float]]:
-    """Yield each token with its loss when it alone is masked in its block; start and end tokens are not scored."""
+    """Yield each token with its loss when only that token is masked in its block; start and end tokens are skipped."""
     tokenizer, context = bundle.tokenizer, bundle.model.context
     if not isinstance(tokenizer, CorpusTokenizer) or tokenizer.mask_id is None:
         raise ModelError(f"{bundle.name}: its tokenizer has no mask token")

@@ -1,4 +1,4 @@
-"""Save and load trained models as folders in the layout of Hugging Face."""
+"""Save and load trained models as folders in the Hugging Face layout."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def save(
         tokenizer.save(folder)
         return
     if isinstance(model, EncoderClassifier):
-        # Saved in the format of transformers, which can load it. Our own data is one entry of config.json.
+        # Saved in a format that transformers can load. Our own data is a single entry in config.json.
         classifier.save_classifier(folder, model, {"trial": trial.model_dump(mode="json")}, label_names)
         tokenizer.save(folder)
         return
@@ -92,7 +92,7 @@ def save(
 
 
 def _copy_custom_code(folder: Path, trial: experiment.Trial) -> dict[str, Any]:
-    """Copy the user's code and what it imports next to the weights. Return the settings that refer to the copies."""
+    """Copy the user's code and its local imports next to the weights. Return the settings that refer to the copies."""
     changed_settings: dict[str, Any] = {}
     if isinstance(trial.model, config_model.CustomModelConfig):
         file, _, name = trial.model.module.rpartition(":")
@@ -110,7 +110,7 @@ def _copy_custom_code(folder: Path, trial: experiment.Trial) -> dict[str, Any]:
 def load(folder: str | Path, *, use_initial_weights: bool = False) -> SavedModel:
     """Load a model from its folder, in evaluation mode.
 
-    With `use_initial_weights`, return the model as it was before training.
+    If `use_initial_weights` is set, return the model as it was before training.
     """
     folder_path = Path(folder)
     if not (folder_path / "config.json").is_file():
@@ -140,7 +140,7 @@ def load(folder: str | Path, *, use_initial_weights: bool = False) -> SavedModel
             f"{folder_path}: config.json has vocab_size {config['vocab_size']}, but tokenizer.json has "
             f"{tokenizer.vocab_size} tokens"
         )
-    # Reject settings that would build a far larger model than the weights file holds.
+    # Reject settings that would build a far larger model than the one in the weights file.
     _check_model_size(trial, tokenizer.vocab_size, len(labels) or None, folder_path)
     model = build_model(
         trial.model, tokenizer.vocab_size, len(labels) or None, is_causal=trial.spec.target.is_causal, seed=trial.seed
@@ -157,9 +157,9 @@ def _has_pretrained_encoder(trial: experiment.Trial) -> bool:
 
 
 def _verify_weights_checksum(folder: Path) -> None:
-    """Raise RunFolderError if the weights of a finished run differ from those it wrote.
+    """Raise RunFolderError if a finished run's weights differ from those that training wrote.
 
-    A corrupted value among millions would not be noticed otherwise.
+    A single corrupted value among millions would otherwise go unnoticed.
     """
     if not (folder / "result.json").is_file():
         return
@@ -174,7 +174,7 @@ def _verify_weights_checksum(folder: Path) -> None:
 
 
 def _import_custom_code(trial: experiment.Trial, folder: Path) -> experiment.Trial:
-    """Import the user's code from the run folder, and return the trial with the paths of these files.
+    """Import the user's code from the run folder, and return the trial with paths that point to these files.
 
     Raise ModelError if the files are not trusted (see `trust`).
     """
@@ -195,7 +195,7 @@ def _import_custom_code(trial: experiment.Trial, folder: Path) -> experiment.Tri
 
 
 def _read_label_names(config: dict[str, Any], folder: Path) -> tuple[str, ...]:
-    """Return the class names of `id2label` in order; raise ModelError if its keys are not 0, 1, 2, ..."""
+    """Return the class names from `id2label` in order. Raise ModelError if its keys are not 0, 1, 2, ..."""
     id2label = config["id2label"]
     if set(id2label) != {str(index) for index in range(len(id2label))}:
         raise ModelError(f"{folder}: the keys of id2label in config.json must be 0, 1, 2, ...")
@@ -207,9 +207,9 @@ MAX_EXTRA_NUMBERS = 2**26
 
 
 def _check_model_size(trial: experiment.Trial, vocab_size: int, num_classes: int | None, folder: Path) -> None:
-    """Raise ModelError if the settings describe a much larger model than the weights file.
+    """Raise ModelError if the settings describe a much larger model than the one in the weights file.
 
-    Building such a model could exhaust the memory before the mismatch with the weights is detected.
+    Building such a model could exhaust memory before the mismatch with the weights is detected.
     """
     path = folder / "model.safetensors"
     if isinstance(trial.model, config_model.CustomModelConfig) or not path.is_file():
@@ -260,7 +260,7 @@ def _load_finetuned(folder: Path, config: dict[str, Any], *, use_initial_weights
 
 
 def _suggest_model_folders(folder: Path) -> str:
-    """Return a hint that lists up to three model folders inside `folder`; an empty string if there are none."""
+    """Return a hint that lists up to three model folders inside `folder`, or an empty string if there are none."""
     config_paths = islice(folder.glob("**/config.json"), 1000) if folder.is_dir() else ()
     model_folders = sorted(str(path.parent.relative_to(folder)) for path in config_paths)[:3]
     return f"; it contains model folders: {', '.join(model_folders)}" if model_folders else ""

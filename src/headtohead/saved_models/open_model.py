@@ -1,4 +1,4 @@
-"""Open any model that a command accepts: a run folder of this package, or a pretrained model."""
+"""Open any model that a command accepts: a run folder written by this package, or a pretrained model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ModelBundle = SavedModel | LoadedPretrained
 def open_model(source: str | Path, *, use_initial_weights: bool = False) -> ModelBundle:
     """Open a run folder, a pretrained folder, a GGUF file, hub:owner/name, or an installed package with weights.
 
-    With `use_initial_weights`, return the model of a run folder as it was before training.
+    If `use_initial_weights` is set, return a run folder's model as it was before training.
     """
     path = Path(source).expanduser()
     if _is_run_model(path) or use_initial_weights or (path.is_dir() and not _has_weights(path)):
@@ -41,7 +41,7 @@ def _is_run_model(folder: Path) -> bool:
 
 
 def _has_weights(folder: Path) -> bool:
-    """Return whether a folder looks like a pretrained model, which decides what an error message refers to."""
+    """Return whether a folder looks like a pretrained model, so that error messages can refer to it as one."""
     return (folder / "config.json").is_file() or any(
         path.suffix in (".gguf", ".safetensors", ".bin") for path in folder.iterdir()
     )
@@ -71,7 +71,7 @@ def load_fingerprinted_model(source: str) -> FingerprintedModel:
 
 
 def compute_weights_digest(model: torch.nn.Module) -> str:
-    """Return a hash of the names and values of all tensors in the state dict."""
+    """Return a hash over the names and values of all tensors in the state dict."""
     digest = hashlib.blake2b(digest_size=8)
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(name.encode())

@@ -1,1 +1,1 @@
-"""Compare training scripts: run two or more commands or git revisions over seeds and judge a metric they report."""
+"""Compare training scripts: run commands or git revisions over several seeds, and judge a reported metric."""

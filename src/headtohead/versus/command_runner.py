@@ -1,4 +1,4 @@
-"""Run one command: process, time limit, captured output, and the metric it reports."""
+"""Run a single command: start its process, enforce the time limit, capture the output, and read the reported metric."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ AUDIT_ADAPTER = TypeAdapter(CheckResult)
 
 @dataclass
 class CommandJob:
-    """One run to make: a variant with a seed. The state is updated while it runs."""
+    """One pending or running command: a variant with a seed. The state is updated while it runs."""
 
     variant: str
     seed: int
@@ -58,7 +58,7 @@ class CommandJob:
 
 
 def build_environment(config: VersusConfig, job: CommandJob, device: str | None) -> dict[str, str]:
-    """Return the environment of a command: ours, the variant's own variables, seed and output folder."""
+    """Return a command's environment: this process's, plus the variant's variables, the seed and the output folder."""
     own = {
         key: replace_fields(value, {"{seed}": str(job.seed), "{out}": str(job.out), "{variant}": job.variant})
         for key, value in config.commands[job.variant].env.items()
@@ -69,9 +69,9 @@ def build_environment(config: VersusConfig, job: CommandJob, device: str | None)
 
 
 def execute(config: VersusConfig, job: CommandJob, stop: threading.Event, device: str | None = None) -> CommandRun:
-    """Run a command until it succeeds or the retries are used up, read its metric and write run.json.
+    """Run a command until it succeeds or its retries are exhausted, then read its metric and write run.json.
 
-    Every attempt starts with an empty folder. If `stop` is set, the process group is ended and InterruptedError raised.
+    Every attempt starts with an empty folder. If `stop` is set, terminate the process group and raise InterruptedError.
     """
     for attempt in range(1, config.retries + 2):
         if job.folder.exists():
@@ -95,7 +95,7 @@ def _run_process(
     stop: threading.Event,
     environment: Mapping[str, str],
 ) -> tuple[RunStatus, int | None]:
-    """Run the process in its own group with its output in output.log; return how it ended."""
+    """Run the process in its own process group, with its output redirected to output.log. Return how it ended."""
     with (job.folder / LOG_FILE).open("wb") as log:
         try:
             job.process = subprocess.Popen(
@@ -124,7 +124,7 @@ def _run_process(
 
 
 def end_process_group(process: subprocess.Popen[bytes]) -> None:
-    """Terminate a process and its children; kill them if they do not end."""
+    """Terminate a process and its children, and kill them if they do not exit."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
@@ -145,7 +145,7 @@ def read_output_text(path: Path) -> str:
 
 
 def read_metric(config: VersusConfig, job: CommandJob) -> tuple[list[MetricValue], float]:
-    """Return all values of the metric and the value that counts. Raise RequestError if there is none."""
+    """Return all reported metric values and the one that is compared. Raise RequestError if there is none."""
     metric = config.metric
     output = read_output_text(job.folder / LOG_FILE)
     source = None
@@ -179,7 +179,7 @@ def _read_run(
     seconds: float,
     attempts: int,
 ) -> CommandRun:
-    """Return the record of an ended run. A run without a finite metric is kept with the reason."""
+    """Return the record of a run that has ended. A run without a finite metric is kept, along with the reason."""
     values: list[MetricValue] = []
     value, message = math.nan, ""
     if status == "finished":
@@ -218,7 +218,7 @@ def _read_run(
 
 @dataclass(frozen=True)
 class RecordedEvidence:
-    """What the script recorded about its initial weights, its batches and its trained model; empty without a record."""
+    """What the script recorded about its initial weights, batches and trained model; empty if it recorded nothing."""
 
     start_digest: str
     batch_digest: str

@@ -1,4 +1,4 @@
-"""Run all commands of a comparison on parallel workers, in interleaved order, and record everything in its folder."""
+"""Run all commands in a comparison on parallel workers, in interleaved order, and record the results in its folder."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REMEDY = "delete the folder of this run and use --resume"
 class ComparisonFolder:
     """The folder of a comparison: comparison.json, journal.jsonl and VARIANT/seed-N/run.json.
 
-    baseline/seed-N-repeat holds the repeated run of the baseline with the first seed.
+    baseline/seed-N-repeat holds a second baseline run with the first seed, which shows whether results are repeatable.
     """
 
     path: Path
@@ -47,15 +47,15 @@ class ComparisonFolder:
 
     @property
     def repeat_folder(self) -> Path:
-        """The folder of the second run of the baseline with the first seed."""
+        """The folder of the second baseline run with the first seed."""
         return self.path / BASELINE / f"seed-{self.config.first_seed}{REPEAT_SUFFIX}"
 
     def read_repeat(self) -> CommandRun | None:
-        """Return the second run of the baseline with the first seed, or None if there is none."""
+        """Return the second baseline run with the first seed, or None if there is none."""
         return read_run(self.repeat_folder, BASELINE, self.config.first_seed)
 
     def read_runs(self) -> dict[str, dict[int, CommandRun]]:
-        """Return the ended runs of the comparison, by variant and seed. Raise RunFolderError for a changed file."""
+        """Return the runs that have ended, keyed by variant and seed. Raise RunFolderError if a file was modified."""
         return {
             name: {
                 seed: run
@@ -67,7 +67,7 @@ class ComparisonFolder:
 
 
 def read_run(folder: Path, variant: str, seed: int) -> CommandRun | None:
-    """Return the record of an ended run; None if it has not ended. Raise RunFolderError for a changed file."""
+    """Return a run's record, or None if it has not ended. Raise RunFolderError if the file was modified."""
     path = folder / RUN_FILE
     if not path.is_file():
         return None
@@ -79,12 +79,12 @@ def read_run(folder: Path, variant: str, seed: int) -> CommandRun | None:
 
 
 def is_comparison(folder: Path) -> bool:
-    """Return whether a folder is that of a comparison of commands."""
+    """Return whether a folder holds a command comparison."""
     return (folder / COMPARISON_FILE).is_file()
 
 
 def open_comparison(folder: Path) -> ComparisonFolder:
-    """Open the folder of a comparison."""
+    """Open a comparison's folder."""
     return ComparisonFolder(folder, read_record(folder / COMPARISON_FILE, ComparisonFile))
 
 
@@ -93,7 +93,7 @@ def create_comparison(
 ) -> ComparisonFolder:
     """Write comparison.json, or check that an existing folder holds the same comparison.
 
-    Only the number of seeds may differ, so that seeds can be added.
+    Only the number of seeds may differ, so that seeds can be added later.
     """
     names = {variant.revision for variant in config.commands.values() if variant.revision is not None}
     records = resolve_revisions(directory, sorted(names)) if names else {}
@@ -122,7 +122,7 @@ def create_comparison(
 
 
 def list_changes(previous: ComparisonFile, current: ComparisonFile) -> list[str]:
-    """Return what differs between two comparisons besides the number of seeds, wording and margins."""
+    """Return what differs between two comparisons, ignoring the number of seeds, wording and margins."""
     ignored = {"seeds", "question", "equivalence_margin", "timeout", "retries", "repeat"}
     old, new = (file.config.model_dump(mode="json", exclude=ignored) for file in (previous, current))
     changes = [f"{key} is {old[key]!r}, not {new[key]!r}" for key in new if old[key] != new[key]]
@@ -147,7 +147,7 @@ def run_comparison(
     resume: bool = False,
     on_update: OnUpdate = lambda jobs: None,
 ) -> ComparisonFolder:
-    """Run every command that has not ended yet. Runs are interleaved, so that slow drifts affect all variants alike."""
+    """Run every command that has not ended yet, interleaved so that slow drift affects all variants equally."""
     with lock_folder(folder):
         comparison = create_comparison(folder, config, directory, versions, resume=resume)
         journal = Journal(folder)
@@ -196,7 +196,7 @@ class _JobRunner:
         self.errors: list[HeadToHeadError] = []
 
     def run(self, devices: Sequence[str | None], on_update: OnUpdate) -> None:
-        """Run all waiting jobs, one thread per device. End all processes if this one is interrupted."""
+        """Run all waiting jobs, one thread per device. Terminate all processes if this one is interrupted."""
         threads = [threading.Thread(target=self._work, args=(device,), daemon=True) for device in devices]
         for thread in threads:
             thread.start()
@@ -215,7 +215,7 @@ class _JobRunner:
             raise self.errors[0]
 
     def _work(self, device: str | None) -> None:
-        """Run waiting jobs until there are none; stop all workers at the first error."""
+        """Run waiting jobs until none are left. Stop all workers at the first error."""
         while not self.stop.is_set():
             try:
                 job = self.waiting.get_nowait()

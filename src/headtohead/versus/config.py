@@ -1,4 +1,4 @@
-"""Comparison files (`h2h versus comparison.toml`) and the settings that the command line builds instead of one."""
+"""Comparison files (`h2h versus comparison.toml`), and the equivalent settings built from the command line."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class MetricConfig(BaseConfig):
     @field_validator("pattern")
     @classmethod
     def _check_pattern(cls, pattern: str | None) -> str | None:
-        """Raise ValueError unless the pattern is a regular expression with one group."""
+        """Raise ValueError unless the pattern is a regular expression with exactly one group."""
         if pattern is not None:
             try:
                 groups = re.compile(pattern).groups
@@ -70,14 +70,14 @@ class MetricConfig(BaseConfig):
 
     @property
     def kind(self) -> MetricName:
-        """The metric of the verdict: relative changes for perplexity, differences otherwise."""
+        """The metric used for the verdict: relative changes for perplexity, differences otherwise."""
         if re.search(r"perplexity|ppl", self.name, re.IGNORECASE) and self.is_lower_better:
             return "perplexity"
         return "loss" if self.is_lower_better else "score"
 
 
 def infer_goal(name: str) -> Goal | None:
-    """Return whether lower or higher values are better, judged by the name; None if it does not say."""
+    """Infer from a metric's name whether lower or higher values are better; return None if the name does not tell."""
     if LOWER_IS_BETTER.search(name):
         return "lower"
     return "higher" if HIGHER_IS_BETTER.search(name) else None
@@ -94,7 +94,7 @@ class CommandConfig(BaseConfig):
     """environment variables"""
 
     def expand(self, seed: int, out: Path, variant: str, *, use_shell: bool) -> tuple[str, ...]:
-        """Return the arguments of the process for one run."""
+        """Return the process arguments for one run."""
         fields = {SEED_FIELD: str(seed), OUT_FIELD: str(out), VARIANT_FIELD: variant}
         if use_shell:
             line = self.command if isinstance(self.command, str) else shlex.join(self.command)
@@ -109,7 +109,7 @@ class CommandConfig(BaseConfig):
 
 
 def replace_fields(text: str, fields: Mapping[str, str]) -> str:
-    """Replace {seed}, {out} and {variant}; other braces stay as they are."""
+    """Replace {seed}, {out} and {variant}; any other braces are left unchanged."""
     for field, value in fields.items():
         text = text.replace(field, value)
     return text
@@ -146,7 +146,7 @@ class VersusConfig(BaseConfig):
     @field_validator("variants")
     @classmethod
     def _check_names(cls, variants: dict[str, CommandConfig]) -> dict[str, CommandConfig]:
-        """Raise ValueError for names that are reserved or not valid folder names."""
+        """Raise ValueError for names that are reserved or are not valid folder names."""
         for name in variants:
             if not FOLDER_NAME_PATTERN.fullmatch(name):
                 raise ValueError(f"{name!r} {FOLDER_NAME_RULE}")
@@ -177,16 +177,16 @@ class VersusConfig(BaseConfig):
 
     @property
     def commands(self) -> dict[str, CommandConfig]:
-        """The commands of the baseline and all variants, by name."""
+        """The commands of the baseline and all variants, keyed by name."""
         return {BASELINE: self.baseline, **self.variants}
 
     def list_seeds(self, variant: str) -> range:
-        """Return the seeds of a variant. In a noise measurement the two sides have disjoint seeds."""
+        """Return a variant's seeds. In a noise measurement, the two sides have disjoint seeds."""
         offset = self.seeds if self.is_noise and variant != BASELINE else 0
         return range(self.first_seed + offset, self.first_seed + offset + self.seeds)
 
     def list_runs(self) -> list[tuple[str, int]]:
-        """Return variant and seed of all runs, interleaved, so that slow drifts affect all variants alike."""
+        """Return the variant and seed of every run, interleaved so that slow drift affects all variants equally."""
         return [(name, self.list_seeds(name)[index]) for index in range(self.seeds) for name in self.commands]
 
 
@@ -196,7 +196,7 @@ def uses_seed(variant: CommandConfig) -> bool:
 
 
 def read_comparison_file(path: Path) -> dict[str, Any]:
-    """Return the content of a comparison file as plain values."""
+    """Return a comparison file's content as plain values."""
     try:
         raw = path.read_bytes()
         if len(raw) > MAX_FILE_BYTES:
@@ -209,7 +209,7 @@ def read_comparison_file(path: Path) -> dict[str, Any]:
 
 
 def build_comparison(values: Mapping[str, Any], source: str) -> VersusConfig:
-    """Validate a comparison; raise ConfigError with every error."""
+    """Validate a comparison. Raise a ConfigError that lists every error."""
     values = dict(values)
     if isinstance(values.get("metric"), str):
         values["metric"] = {"name": values["metric"]}

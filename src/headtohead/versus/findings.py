@@ -1,4 +1,4 @@
-"""Judge a comparison of commands: verdicts, curves, failures, and what can be seen of its fairness from outside."""
+"""Judge a command comparison: verdicts, curves, failures, and what can be observed about its fairness from outside."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ IGNORED_SEED = (
 
 
 def write_findings(comparison: ComparisonFolder, command: list[str] | None = None) -> Findings:
-    """Compute the findings of a comparison, record the analysis in its journal and write findings.json.
+    """Compute a comparison's findings, record the analysis in its journal and write findings.json.
 
-    Without a command line, that of the previous findings is kept.
+    If no command line is given, the one in the previous findings is kept.
     """
     path = comparison.path / "findings.json"
     if command is None:
@@ -51,7 +51,7 @@ def write_findings(comparison: ComparisonFolder, command: list[str] | None = Non
 
 
 def compute_findings(comparison: ComparisonFolder, command: list[str]) -> Findings:
-    """Return the findings of a comparison. `command` is the command line that made them."""
+    """Return a comparison's findings. `command` is the command line that produced them."""
     config, runs = comparison.config, comparison.read_runs()
     counted = {name: {seed: run for seed, run in by_seed.items() if run.is_counted} for name, by_seed in runs.items()}
     lost = {
@@ -128,7 +128,7 @@ def compute_findings(comparison: ComparisonFolder, command: list[str]) -> Findin
 
 
 def list_withheld(counted: Runs) -> dict[str, list[str]]:
-    """Return why the verdicts on variants are withheld: an ignored seed, or a failed check of a recorded model."""
+    """Return why verdicts on variants are withheld: the seed is ignored, or a check of the recorded model failed."""
     reasons = {}
     for name, by_seed in counted.items():
         audits = [result for run in by_seed.values() for result in run.audits]
@@ -140,13 +140,13 @@ def list_withheld(counted: Runs) -> dict[str, list[str]]:
 
 
 def is_independent_of_seed(by_seed: Mapping[int, CommandRun]) -> bool:
-    """Return whether all seeds gave exactly the same values, which random initialisation and order exclude."""
+    """Return whether all seeds gave exactly the same values, which random initialisation and shuffling rule out."""
     curves = {tuple(run.curve) for run in by_seed.values()}
     return len(by_seed) >= 2 and len(curves) == 1
 
 
 def _build_scores(comparison: ComparisonFolder, name: str, by_seed: Mapping[int, CommandRun]) -> Scores:
-    """Return the scores of a variant: per example if the script writes them, otherwise one per seed."""
+    """Return a variant's scores: per example if the script writes them, otherwise one per seed."""
     examples = comparison.config.metric.examples
     if examples is None:
         recorded = _read_recorded_examples(comparison, name, by_seed)
@@ -167,7 +167,7 @@ def _build_scores(comparison: ComparisonFolder, name: str, by_seed: Mapping[int,
 def _read_recorded_examples(
     comparison: ComparisonFolder, name: str, by_seed: Mapping[int, CommandRun]
 ) -> Scores | None:
-    """Return the per-example scores that every run recorded with `run.examples(...)`; None if one did not."""
+    """Return the per-example scores recorded with `run.examples(...)`, or None unless every run recorded them."""
     paths = {
         seed: comparison.get_run_folder(name, seed) / OUTPUT_FOLDER / f"{RECORD_FILE}.examples.jsonl"
         for seed in by_seed
@@ -178,15 +178,15 @@ def _read_recorded_examples(
 
 
 def estimate_noise(counted: Runs) -> NoiseEstimate:
-    """Return the noise over seeds of a command that was compared with itself, and the effects it leaves detectable.
+    """Return the between-seed noise of a command compared with itself, and the effects that can be detected despite it.
 
-    Two variants with different seeds differ by noise of both, so the variance of a difference is twice that of a run.
+    A difference between runs with different seeds contains the noise of both, so its variance is twice that of a run.
     """
     groups = [[run.value for run in by_seed.values()] for by_seed in counted.values() if len(by_seed) > 1]
     freedom = sum(len(values) - 1 for values in groups)
     squares = sum(statistics.variance(values) * (len(values) - 1) for values in groups)
     deviation = math.sqrt(squares / freedom) if freedom else math.nan
-    # A table of two paired differences with the standard deviation of a difference, extrapolated to more seeds.
+    # Two paired differences with a difference's standard deviation, extrapolated to more seeds.
     differences = np.array([[[deviation], [-deviation]]])
     components = estimate_variance_components(differences, np.ones((1, 1)))
     return NoiseEstimate(

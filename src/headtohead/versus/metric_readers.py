@@ -1,6 +1,6 @@
 """Read a metric from what a training script writes: its output, JSON, JSONL and CSV files, TensorBoard and W&B folders.
 
-Every reader returns the values of the metric in the order in which the script reported them, each with its step.
+Every reader returns the metric's values in the order in which the script reported them, each with its step.
 """
 
 from __future__ import annotations
@@ -26,23 +26,24 @@ MAX_FILE_BYTES = 2**28
 
 
 class MetricValue(NamedTuple):
-    """One reported value. `step` is the position in the list if the script does not state it."""
+    """One reported value. `step` is its position in the list if the script does not report a step."""
 
     step: int
     value: float
 
 
 def build_output_pattern(name: str) -> re.Pattern[str]:
-    """Return the pattern of a metric in the output: `name=1.23`, `name: 1.23`, `"name": 1.23`, `name 1.23` or a table.
+    """Return a pattern that finds a metric in the output.
 
-    Underscores of the name also match spaces and hyphens, so `val_loss` matches "val loss 1.23".
+    It matches `name=1.23`, `name: 1.23`, `"name": 1.23`, `name 1.23` and tables. Underscores in the name also match
+    spaces and hyphens, so `val_loss` matches "val loss 1.23".
     """
     spelled = r"[_ -]".join(re.escape(word) for word in re.split(r"[_ -]", name))
     return re.compile(rf"(?<![\w./-])[\"']?{spelled}[\"']?\s*(?:[=:|│┃]\s*|\s)[\"']?({NUMBER})(?![\w.])", re.IGNORECASE)
 
 
 def read_output(text: str, name: str, pattern: str | None = None) -> list[MetricValue]:
-    """Return the values in the output of a command. The step is taken from the same line where it states one."""
+    """Return the values in a command's output. The step is taken from the same line if that line states one."""
     compiled = re.compile(pattern) if pattern is not None else build_output_pattern(name)
     values: list[MetricValue] = []
     for line in text.splitlines():
@@ -55,7 +56,7 @@ def read_output(text: str, name: str, pattern: str | None = None) -> list[Metric
 
 
 def parse_number(value: object) -> float | None:
-    """Return the value of a metric as a number, or None for anything else."""
+    """Return a metric's value as a number, or None if it is not numeric."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
     try:
@@ -74,7 +75,7 @@ def flatten(value: object, prefix: str = "") -> Iterator[tuple[str, object]]:
 
 
 def _read_rows(rows: Iterable[Mapping[str, object]], name: str) -> list[MetricValue]:
-    """Return the values of a metric in rows such as the lines of a JSONL file."""
+    """Return a metric's values from rows, such as the lines of a JSONL file."""
     values: list[MetricValue] = []
     for row in rows:
         number = parse_number(row.get(name))
@@ -130,7 +131,7 @@ def _read_tensorboard(folder: Path, name: str) -> list[MetricValue]:
 
 
 def _read_wandb(folder: Path, name: str) -> list[MetricValue]:
-    """Read a metric from the transaction logs of W&B."""
+    """Read a metric from W&B transaction logs."""
     try:
         from wandb.proto import wandb_internal_pb2
         from wandb.sdk.internal.datastore import DataStore
@@ -151,7 +152,7 @@ def _read_wandb(folder: Path, name: str) -> list[MetricValue]:
 
 
 def _read_trackio(folder: Path, name: str) -> list[MetricValue]:
-    """Read a metric from the databases of Trackio."""
+    """Read a metric from Trackio databases."""
     import sqlite3
 
     rows: list[dict[str, object]] = []
@@ -175,7 +176,7 @@ FOLDER_READERS: dict[str, Callable[[Path, str], list[MetricValue]]] = {
 
 
 def read_source(path: Path, name: str) -> list[MetricValue]:
-    """Return the values in a file or folder that the script wrote. Raise RequestError if it cannot be read."""
+    """Return the values from a file or folder written by the script. Raise RequestError if it cannot be read."""
     if path.is_dir():
         for pattern, read_folder in FOLDER_READERS.items():
             if any(path.rglob(pattern)):
@@ -194,14 +195,14 @@ def read_source(path: Path, name: str) -> list[MetricValue]:
 
 
 def read_values(config: MetricConfig, name: str, output: str, source: Path | None) -> list[MetricValue]:
-    """Return the values of a metric from the configured source, or from the output."""
+    """Return a metric's values from the configured source or, if there is none, from the output."""
     if source is not None:
         return read_source(source, name)
     return read_output(output, name, config.pattern if name == config.name else None)
 
 
 def reduce_values(values: list[MetricValue], config: MetricConfig, selection: list[MetricValue] | None = None) -> float:
-    """Return the value of a run. `selection` holds the values of `best_by`, matched by step."""
+    """Reduce a run's values to a single one. `selection` holds the values of `best_by`, matched by step."""
     if not values:
         raise ValueError("no values")
     return REDUCTIONS[config.reduction](values, config, selection)
@@ -236,7 +237,7 @@ REDUCTIONS: dict[Reduction, Callable[[list[MetricValue], MetricConfig, list[Metr
 
 
 class ExampleScores(NamedTuple):
-    """Scores of one run by example."""
+    """Per-example scores of one run."""
 
     examples: tuple[str, ...]
     totals: tuple[float, ...]
@@ -245,9 +246,9 @@ class ExampleScores(NamedTuple):
 
 
 def read_examples(path: Path) -> ExampleScores:
-    """Read scores per example: columns example and score, optionally weight (default 1) and document.
+    """Read per-example scores from the columns example and score and, optionally, weight (default 1) and document.
 
-    A score is the mean over its weight, such as the loss per token of an example with `weight` tokens.
+    A score is a mean per unit of weight, such as the loss per token for an example with `weight` tokens.
     """
     try:
         with path.open(newline="") as lines:
@@ -271,7 +272,7 @@ def read_examples(path: Path) -> ExampleScores:
 
 
 def join_examples(by_seed: Mapping[int, ExampleScores]) -> Scores:
-    """Return the scores of a variant from the examples of its runs, which must be the same in each."""
+    """Combine the per-example scores of a variant's runs, all of which must have the same examples."""
     first = next(iter(by_seed.values()))
     for seed, scores in by_seed.items():
         if scores._replace(totals=()) != first._replace(totals=()):

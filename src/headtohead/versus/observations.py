@@ -1,4 +1,4 @@
-"""What can be seen of the fairness of a comparison without access to the models."""
+"""What can be observed about a comparison's fairness without access to the models."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def observe(comparison: ComparisonFolder, counted: Runs) -> list[Observation]:
 
 
 def _compare_repeat(comparison: ComparisonFolder, baseline: Mapping[int, CommandRun]) -> list[Observation]:
-    """Return whether the baseline gave the same values when its first seed was run a second time."""
+    """Report whether the baseline gave the same values when its first seed was run a second time."""
     seed, repeated = comparison.config.first_seed, comparison.read_repeat()
     question = f"Does {BASELINE} repeat its values with the same seed?"
     if comparison.config.is_noise or seed not in baseline:
@@ -55,7 +55,7 @@ def _compare_repeat(comparison: ComparisonFolder, baseline: Mapping[int, Command
 def _compare_starts(
     name: str, baseline: Mapping[int, CommandRun], variant: Mapping[int, CommandRun]
 ) -> list[Observation]:
-    """Return whether runs with equal seeds started alike: first values, recorded initial weights and batches."""
+    """Report whether runs with the same seed started alike: first values, recorded initial weights and batches."""
     pairs = [(baseline[seed], variant[seed]) for seed in baseline if seed in variant]
     if not pairs:
         return []

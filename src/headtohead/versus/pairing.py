@@ -1,12 +1,12 @@
-"""Random numbers of a training script by seed and name, so that variants with equal seeds differ only in the change.
+"""Random numbers keyed by seed and name, so that variants trained with the same seed differ only in the change.
 
     pair = headtohead.paired(seed)
     pair.initialize(model)                                # initial weights by (seed, module name)
     for step in range(steps):
         rows = pair.draw_rows(step, num_rows, batch_size)  # batches by (seed, step)
 
-With one random stream for everything, an additional layer shifts all later draws, and the variants start from other
-weights and see other batches.
+With a single random stream, an additional layer would shift all later draws, so the variants would start from different
+weights and see different batches.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 
 def paired(seed: int) -> Pairing:
-    """Return the random numbers of a seed for initial weights and batches."""
+    """Return a source of random initial weights and batches for this seed."""
     return Pairing(seed)
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """Random draws that depend on the seed and on their name or step only."""
+    """Random draws that depend only on the seed and on their name or step."""
 
     seed: int
 
     def initialize(self, model: nn.Module, init_weights: Callable[[nn.Module], None] | None = None) -> None:
         """Initialise each module of a model from (seed, module name).
 
-        `init_weights` initialises one module, as in `model.apply(init_weights)`. Without it, `reset_parameters` of each
-        module is called, which replaces an initialisation in the constructor of the model.
+        `init_weights` initialises one module, as in `model.apply(init_weights)`. Without it, each module's
+        `reset_parameters` is called, which overrides any initialisation in the model's constructor.
         """
         from headtohead.nn.init import init_parameters
         from headtohead.nn.torch_rng import fork_seeded_rng
@@ -50,13 +50,13 @@ class Pairing:
                 init_weights(module)
 
     def draw_rows(self, step: int, num_rows: int, batch_size: int) -> Tensor:
-        """Return the indices (batch_size) of the rows or start positions in the batch of a step, drawn uniformly."""
+        """Return uniformly drawn row indices or start positions, (batch_size,), for the batch at a step."""
         import torch
 
         return torch.randint(num_rows, (batch_size,), generator=self.make_generator("batches", step))
 
     def make_generator(self, *labels: int | str) -> torch.Generator:
-        """Return a generator for draws of any purpose: `make_generator("dropout", step)`."""
+        """Return a generator for any other purpose, as in `make_generator("dropout", step)`."""
         import torch
 
         return torch.Generator().manual_seed(rng.derive_seed(self.seed, *labels))

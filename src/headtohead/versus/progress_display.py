@@ -1,4 +1,4 @@
-"""Live progress of a comparison of commands on stderr: a row per variant, a column per seed."""
+"""Live progress of a command comparison on stderr: a row per variant, a column per seed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_SEED_COLUMNS = 8
 
 
 class CommandProgressDisplay:
-    """A live table of the metric; without a terminal, a line from time to time."""
+    """A live table of the metric; without a terminal, a progress line is printed periodically."""
 
     def __init__(self, config: VersusConfig) -> None:
         self.config = config
@@ -76,7 +76,7 @@ class CommandProgressDisplay:
         return text
 
     def _make_cell(self, job: CommandJob) -> Cell:
-        """Return the value, status or progress of a job."""
+        """Return a job's value, status or progress as a table cell."""
         if job.run is not None and job.run.is_counted:
             return Cell(f"{job.run.value:.5g}", color="green")
         if job.run is not None:

@@ -1,9 +1,9 @@
-"""Optional lines in a training script that give a comparison stronger evidence.
+"""Optional calls in a training script that provide a comparison with stronger evidence.
 
     run = headtohead.record()
     run.start(model)                          # hash of the initial weights
     run.batch(input_ids)                      # hash of each batch
-    run.log(step, val_loss=loss)              # values of metrics
+    run.log(step, val_loss=loss)              # metric values
     run.examples(losses, weights, documents)  # final scores per example
     run.audit(model, vocab_size=..., context=...)  # checks of the trained model, such as causality
 
@@ -39,7 +39,7 @@ class HasStateDict(Protocol):
 
 
 def record() -> Recording:
-    """Return the recorder of this run. It writes nothing unless `h2h versus` started the script."""
+    """Return this run's recorder. It writes nothing unless the script was started by `h2h versus`."""
     out = os.environ.get("H2H_OUT")
     return Recording(Path(out) if out else None)
 
@@ -56,7 +56,7 @@ class Recording:
         return self._path is not None
 
     def start(self, model: HasStateDict | Mapping[str, ArrayLike]) -> None:
-        """Record a hash of the initial weights of a model, or of weights by name."""
+        """Record a hash of a model's initial weights, which may also be passed as a mapping from names to weights."""
         if self._path is not None:
             digest = hashlib.sha256()
             weights = model if isinstance(model, Mapping) else model.state_dict()
@@ -70,7 +70,7 @@ class Recording:
             self._append({"event": "batch", "digest": hashlib.sha256(_to_bytes(input_ids)).hexdigest()})
 
     def log(self, step: int, **metrics: SupportsFloat) -> None:
-        """Record values of metrics at a step."""
+        """Record metric values at a step."""
         if self._path is not None:
             values = {name: float(value) for name, value in metrics.items()}
             finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
@@ -103,7 +103,7 @@ class Recording:
         num_classes: int | None = None,
         pad_id: int | None = None,
     ) -> list[CheckResult]:
-        """Run the checks of experiments on a copy of the trained model and record them; return the results.
+        """Audit a copy of the trained model with the same checks as in experiments; record and return the results.
 
         The model maps token ids (batch, length) to logits. It predicts the next token, or one of `num_classes`. A
         failed check that invalidates scores, such as causality, withholds the verdict.
@@ -131,7 +131,7 @@ class Recording:
 
 
 def select_numbers(values: Mapping[str, object]) -> dict[str, SupportsFloat]:
-    """Return the values that are numbers or tensors of one number."""
+    """Return the values that are numbers or single-element tensors."""
     return {
         name: value
         for name, value in values.items()
@@ -140,7 +140,7 @@ def select_numbers(values: Mapping[str, object]) -> dict[str, SupportsFloat]:
 
 
 def _to_bytes(array: ArrayLike) -> bytes:
-    """Return the values of a recorded tensor or array as bytes, with its shape."""
+    """Return a recorded tensor or array as bytes, including its shape."""
     import numpy as np
 
     if hasattr(array, "detach"):

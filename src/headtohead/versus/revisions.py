@@ -18,7 +18,7 @@ MAX_DIFF_CHARACTERS = 20_000
 
 
 def run_git(directory: Path, *arguments: str, data: bytes | None = None) -> bytes:
-    """Run git and return its output; raise RequestError with its message."""
+    """Run git and return its output. If it fails, raise RequestError with git's message."""
     try:
         result = subprocess.run(["git", *arguments], cwd=directory, input=data, capture_output=True, check=False)
     except FileNotFoundError:
@@ -29,7 +29,7 @@ def run_git(directory: Path, *arguments: str, data: bytes | None = None) -> byte
 
 
 def resolve_revisions(directory: Path, names: Iterable[str]) -> dict[str, RevisionRecord]:
-    """Return the commit of each revision. Raise RequestError for uncommitted changes unless they are compared."""
+    """Return the commit of each revision. Raise RequestError for uncommitted changes, unless they are compared."""
     names = list(names)
     changed = run_git(directory, "status", "--porcelain", "--untracked-files=no").decode().splitlines()
     if changed and WORKING_TREE not in names:
@@ -55,12 +55,12 @@ def resolve_revisions(directory: Path, names: Iterable[str]) -> dict[str, Revisi
 
 
 def read_patch(directory: Path) -> bytes:
-    """Return the uncommitted changes of tracked files as a patch."""
+    """Return the uncommitted changes to tracked files as a patch."""
     return run_git(directory, "diff", "--binary", "HEAD")
 
 
 def check_out(directory: Path, folder: Path, record: RevisionRecord) -> Path:
-    """Return the folder in which the commands of a revision run. It is created once and checked on every start.
+    """Return the folder in which a revision's commands run. It is created once and checked on every start.
 
     `directory` is the user's working directory; the result is the same directory inside the worktree.
     """
@@ -82,7 +82,7 @@ def check_out(directory: Path, folder: Path, record: RevisionRecord) -> Path:
 
 
 def collect_diffs(directory: Path, revisions: Mapping[str, RevisionRecord]) -> dict[str, str]:
-    """Return the difference between the revision of the baseline and that of each variant."""
+    """Return the diff between the baseline's revision and that of each variant."""
     if BASELINE not in revisions:
         return {}
     baseline, diffs = revisions[BASELINE], {}
@@ -95,7 +95,7 @@ def collect_diffs(directory: Path, revisions: Mapping[str, RevisionRecord]) -> d
 
 
 def compute_diff(directory: Path, baseline: RevisionRecord, variant: RevisionRecord) -> str:
-    """Return the difference between two revisions, uncommitted changes included."""
+    """Return the diff between two revisions, including uncommitted changes."""
     target = [] if variant.patch else [variant.commit]
     diff = run_git(directory, "diff", baseline.commit, *target) if not baseline.patch else b""
     return diff.decode(errors="replace")

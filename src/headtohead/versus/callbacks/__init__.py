@@ -1,1 +1,1 @@
-"""Callbacks for training frameworks that record evidence for `h2h versus`, as `headtohead.record()` does by hand."""
+"""Training framework callbacks that record evidence for `h2h versus`, replacing manual calls to `headtohead.record()`."""

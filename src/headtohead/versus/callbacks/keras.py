@@ -11,7 +11,7 @@ from headtohead.versus.recording import record, select_numbers
 
 
 class HeadToHeadCallback(keras.callbacks.Callback):  # type: ignore[misc]
-    """Records the initial weights and the metrics of every epoch, such as val_loss."""
+    """Records the initial weights and each epoch's metrics, such as val_loss."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -23,5 +23,5 @@ class HeadToHeadCallback(keras.callbacks.Callback):  # type: ignore[misc]
         self.recording.start(weights)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, object] | None = None) -> None:
-        """Record the metrics of the epoch."""
+        """Record the epoch's metrics."""
         self.recording.log(epoch, **select_numbers(logs or {}))

@@ -12,7 +12,7 @@ from headtohead.versus.recording import record, select_numbers
 
 
 class HeadToHeadCallback(Callback):  # type: ignore[misc]
-    """Records the initial weights, every batch, and the metrics that were logged until each evaluation."""
+    """Records the initial weights, every batch, and the metrics logged up to each evaluation."""
 
     def __init__(self) -> None:
         self.recording = record()
@@ -22,14 +22,14 @@ class HeadToHeadCallback(Callback):  # type: ignore[misc]
         self.recording.start(pl_module)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
-        """Record the first tensor of the batch."""
+        """Record the first tensor in the batch."""
         values = list(batch.values()) if isinstance(batch, dict) else batch
         first = values[0] if isinstance(values, list | tuple) else values
         if isinstance(first, Tensor):
             self.recording.batch(first)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Record the metrics of an evaluation."""
+        """Record the metrics logged up to this evaluation."""
         if not trainer.sanity_checking:
             self.recording.log(trainer.global_step, **select_numbers(trainer.callback_metrics))
 
