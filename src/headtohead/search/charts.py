@@ -41,7 +41,7 @@ MIN_LINE_OPACITY = 0.25
 
 
 def build_search_charts(findings: Findings) -> list[Chart]:
-    """Return those of a search's charts that have data."""
+    """Return the search charts that have data to show."""
     search = findings.search
     if search is None or not any(point.mean is not None for point in search.points):
         return []
@@ -295,7 +295,7 @@ def _make_parallel_coordinates(
 
 
 def _map_values_to_axis(search: SearchFindings, setting: str) -> tuple[Any, dict[str, float]]:
-    """Return a function from values to axis positions, and the positions of the axis labels."""
+    """Return a function that maps values to axis positions, and the positions of the axis labels."""
     axis = search.space[setting]
     if isinstance(axis, NumericRange):
         scale = math.log if axis.log else float

@@ -45,7 +45,7 @@ def describe_search(findings: Findings) -> list[str]:
 
 
 def _describe_search_size(search: SearchFindings) -> str:
-    """Return a sentence with the method, the number of points, seeds and trials, and points that did not finish."""
+    """Return a sentence on the method, the numbers of points, seeds and trials, and the points that did not finish."""
     count, statuses = len(search.points), [point.status for point in search.points]
     methods = {"grid": "Grid search", "random": "Random search", "tpe": "TPE search"}
     total = f" (of {search.grid_size:,} in the grid)" if search.grid_size and search.grid_size > count else ""
@@ -95,7 +95,7 @@ def _format_interval(metric: str, bounds: Sequence[float], decimals: int) -> str
 
 
 def compute_axis_limits(findings: Findings) -> tuple[float, float]:
-    """Return the lowest and highest score that search charts show; outliers do not stretch the axis."""
+    """Return the lowest and highest scores shown in search charts, chosen so that outliers do not stretch the axis."""
     search = findings.search
     assert search is not None
     means = [point.mean for point in search.points if point.mean is not None]

@@ -55,7 +55,7 @@ class SearchPoint:
 
     @property
     def status(self) -> PointStatus:
-        """ "failed", "pruned", "finished" with all seeds, else "open"."""
+        """ "failed", "pruned", "finished" if all seeds are done, otherwise "open"."""
         if self.failure is not None:
             return "failed"
         if self.pruned is not None:

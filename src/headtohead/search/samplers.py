@@ -54,7 +54,7 @@ def check_optuna_installed(search: SearchConfig) -> None:
 
 
 def _suggest_from_grid(search: SearchConfig, index: int) -> SettingValues | None:
-    """Return combination `index` in a random order: a grid stopped by its budget has then tried a fair sample."""
+    """Return combination `index` in random order, so that a grid stopped by its budget has tried a fair sample."""
     value_lists = [search.values(setting) or () for setting in search.space]
     points = list(itertools.product(*value_lists))
     if index >= len(points):

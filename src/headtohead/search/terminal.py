@@ -30,7 +30,7 @@ def print_search(findings: Findings) -> None:
 
 
 def print_search_plan(experiment: experiment.Experiment, plan: Any, num_workers: int) -> None:
-    """Print the number of points and trials, and an estimate of the time."""
+    """Print the number of points and trials, and the estimated time."""
     assert experiment.search is not None
     console, search = get_stdout_console(), experiment.search
     if plan.points is None:

@@ -1,7 +1,7 @@
 """A Model Context Protocol server for programs that run experiments: list, plan, run, watch and judge comparisons.
 
-A comparison is described by a file (docs/how-to/versus.md) and runs in the folder ROOT/NAME, where NAME is the name of
-the file without its extension. Verdicts are returned only when all planned runs have ended: until then neither scores
+A comparison is described by a file (docs/how-to/versus.md) and runs in the folder ROOT/NAME, where NAME is the file
+name without its extension. Verdicts are returned only when all planned runs have ended: until then neither scores
 nor verdicts are shown, so that a program cannot stop at a favorable interim result.
 """
 
@@ -79,7 +79,7 @@ class Judgement(BaseModel):
 
 
 def read_config(file: str) -> VersusConfig:
-    """Return the validated content of a comparison file."""
+    """Read and validate a comparison file."""
     return build_comparison(read_comparison_file(Path(file)), file)
 
 
@@ -159,7 +159,7 @@ class ComparisonTools:
 
 
 def is_running(folder: Path) -> bool:
-    """Return whether a process works in the folder of a comparison."""
+    """Return whether a process is working in a comparison's folder."""
     try:
         with lock_folder(folder):
             return False
@@ -168,7 +168,7 @@ def is_running(folder: Path) -> bool:
 
 
 def report_errors(function: Callable[P, R]) -> Callable[P, R]:
-    """Return the function with errors of this package passed on to the client."""
+    """Wrap a function so that this package's errors are passed on to the client."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -1,1 +1,1 @@
-"""Training framework callbacks that record evidence for `h2h versus`, replacing manual calls to `headtohead.record()`."""
+"""Training framework callbacks that record evidence for `h2h versus`, replacing calls to `headtohead.record()`."""
