@@ -40,8 +40,7 @@ BEFORE_TRAINING, AFTER_TRAINING = "before training", "after training"
 
 @dataclass(frozen=True, eq=False)
 class AttentionAnalysis(AttentionFigure):
-    """Attention on one text: for one model, for a model before and after training, or for two models with their
-    difference.
+    """Attention on one text: one model, a model before and after training, or two models and their difference.
 
     Displays itself in a notebook. Layers and heads are counted from 1 in text and rows, from 0 in arrays.
     """
@@ -66,11 +65,11 @@ class AttentionAnalysis(AttentionFigure):
         return self.checks_by_panel[self.shown.name]
 
     def save(self, path: str | Path) -> Path:
-        """Save a page (.html) or a picture (.svg, .pdf, .png)."""
+        """Save the analysis as a page (.html) or a picture (.svg, .pdf, .png)."""
         return svg.save_figure(self, path)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON values."""
+        """Return the analysis as JSON values."""
         return {
             "title": self.title,
             "text": self.text,
@@ -172,7 +171,7 @@ def _compute_panel(bundle: ModelBundle, text: str, name: str, pad: bool | None) 
 def _choose_padded_length(bundle: ModelBundle, length: int, pad: bool | None) -> int | None:
     """Return the length to which the text is padded for its attention maps.
 
-    Unmasked padding is shown completely, because it changes the model output.
+    Unmasked padding is shown in full, because it changes the model's output.
     """
     context = bundle.model.context
     if pad and context > MAX_PADDED_LENGTH:
@@ -193,7 +192,7 @@ def _get_prefix_and_suffix_ids(bundle: ModelBundle, text: str) -> tuple[Sequence
     """Return the special tokens that the model expects before and after every text."""
     tokenizer = bundle.tokenizer
     if isinstance(bundle, SavedModel) and not isinstance(tokenizer, PretrainedTokenizer):
-        # A language model of single rows reads the start token; the stop token is only predicted.
+        # A language model trained on single rows reads the start token; the stop token is only predicted.
         starts = bundle.target.is_causal and tokenizer.bos_id is not None and tokenizer.eos_id is not None
         return ([tokenizer.bos_id] if starts and tokenizer.bos_id is not None else []), []
     assert isinstance(tokenizer, PretrainedTokenizer)
@@ -207,7 +206,7 @@ def _get_prefix_and_suffix_ids(bundle: ModelBundle, text: str) -> tuple[Sequence
 
 
 def _measure_panel(bundle: ModelBundle, maps: AttentionMaps, ablate_heads: bool) -> list[HeadMeasures]:
-    """Return every head's measures and, with `ablate_heads`, the increase in loss without it."""
+    """Return every head's metrics and, with `ablate_heads`, the loss increase when that head is ablated."""
     heads = head_metrics.measure_maps(maps)
     if maps.is_causal:
         heads = head_metrics.add_induction_scores(heads, bundle.model, bundle.model.context, bundle.tokenizer)

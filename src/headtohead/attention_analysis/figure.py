@@ -1,6 +1,6 @@
 """Attention figures: one or more models' maps for one text, and their images.
 
-If there would be too many pixels, blocks of neighbours are max-pooled, and a note states it.
+If there would be too many pixels, blocks of adjacent pixels are max-pooled, and a note says so.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class AttentionFigure:
 
     @property
     def real(self) -> WeightArray:
-        """False on padding, shape (length,)."""
+        """Mask that is False at padding positions, shape (length,)."""
         return self.panels[0].real
 
     @property

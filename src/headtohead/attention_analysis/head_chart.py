@@ -1,4 +1,4 @@
-"""Chart of head metrics over seeds."""
+"""Chart of head metrics across seeds."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX_HEADS = 32
 
 
 def build_heads_chart(findings: Findings) -> Chart | None:
-    """Return small multiples, one per metric: heads as rows, one mark with its interval per variant."""
+    """Return small multiples, one per metric, with a row per head and a mark with its interval per variant."""
     heads_by_variant = get_heads_by_variant(findings)
     names = [name for name in select_measures(heads_by_variant) if name != "padding"]
     count = max((len(rows) for rows in heads_by_variant.values()), default=0)
@@ -59,7 +59,7 @@ def _get_mean(row: HeadSummary, measure: str) -> float:
 def _build_panels(
     heads_by_variant: dict[str, list[HeadSummary]], measures: Sequence[str], datasets: ChartDatasets
 ) -> AltairChart:
-    """Draw one panel per measure, with the mean and interval for every head in every variant."""
+    """Draw one panel per metric, with the mean and confidence interval for every head in every variant."""
     color, shape, _ = build_variant_encodings("variant", list(heads_by_variant))
     order = list(dict.fromkeys(f"{row.layer}.{row.head}" for heads in heads_by_variant.values() for row in heads))
     panels = []

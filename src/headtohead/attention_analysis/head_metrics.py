@@ -1,7 +1,7 @@
-"""Metrics of attention heads.
+"""Attention head metrics.
 
-    entropy     entropy of a token's attention weights in bits
-    distance    mean distance of the attended tokens
+    entropy     entropy of a token's attention weights, in bits
+    distance    mean distance to the attended tokens
     first, itself, previous, padding    weight on the first token, the token itself, the previous token, padding
     induction   weight on the token after the previous occurrence of the same token, on repeated random tokens (Olsson
                 et al. 2022, arXiv:2209.11895); `control` is the weight on the same positions without repetition
@@ -51,7 +51,7 @@ BatchMask = Bool[Tensor, "batch length"]
 
 @runtime_checkable
 class BatchLike(Protocol):
-    """The part of a batch that metrics use."""
+    """The batch fields that metrics use."""
 
     @property
     def input_ids(self) -> Tensor: ...
@@ -116,7 +116,7 @@ def to_finite_or_none(value: float) -> float | None:
 
 
 def _sum_measures(weights: BatchWeights, attention_mask: BatchMask) -> tuple[Float[Tensor, "measures heads"], int]:
-    """Return the sum of each metric over the counted tokens, and their number."""
+    """Return the sum of each metric over the counted tokens, and the number of those tokens."""
     positions = attention_mask.long().cumsum(1) - 1
     is_counted = attention_mask & (positions > 0)
     distances = (positions[:, :, None] - positions[:, None, :])[:, None]
@@ -142,7 +142,7 @@ def _sum_measures(weights: BatchWeights, attention_mask: BatchMask) -> tuple[Flo
 def add_induction_scores(
     heads: Sequence[HeadMeasures], model: nn.Module, context: int, tokenizer: TokenizerProtocol
 ) -> list[HeadMeasures]:
-    """Return a decoder's head measures with the induction score, the control and whether the head copies."""
+    """Return a decoder's head metrics extended by the induction score, its control and whether the head copies."""
     special_ids = (tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id)
     length = min(context, INDUCTION_LENGTH)
     scores = compute_induction_scores(model, tokenizer.vocab_size, length=length, special_ids=special_ids)
@@ -187,7 +187,7 @@ def _sample_distinct_tokens(token_ids: Sequence[int], length: int, num_rows: int
 def _compute_induction_weights(
     attentions: Iterable[BatchWeights], half_length: int
 ) -> Float[np.ndarray, "layers heads"]:
-    """Return the mean weight from tokens of the second half on the token after the same token in the first half."""
+    """Return the mean weight that second-half tokens put on the successor of the same token in the first half."""
     layer_scores = [
         weights[:, :, half_length:].diagonal(1, dim1=-2, dim2=-1).double().mean((0, -1)) for weights in attentions
     ]
@@ -220,7 +220,7 @@ def ablate_head(model: nn.Module, layer: int, head: int) -> Iterator[None]:
 
 
 def _find_head_output_module(model: nn.Module, layer: int) -> nn.Module:
-    """Return the module whose input holds the separate heads: our merge, or the output projection of other models."""
+    """Return the module whose input contains the separate heads: our merge, or other models' output projection."""
     if isinstance(model, Transformer):
         merges: list[nn.Module] = [
             submodule for submodule in model.layers[layer].modules() if isinstance(submodule, Merge)
@@ -258,10 +258,10 @@ def compute_ablated_losses(
 
 
 def is_induction_head(score: float | None, control: float | None) -> bool | None:
-    """Return whether the head copies; None if it was not tested."""
+    """Return whether the head copies, or None if it was not tested."""
     return None if score is None or control is None else bool(score - control >= INDUCTION_THRESHOLD)
 
 
 def is_idle_head(loss_interval: Sequence[float] | None) -> bool | None:
-    """Return whether the whole interval of the loss increase is negligible; None if unknown."""
+    """Return whether the loss increase's entire confidence interval is negligible, or None if it is unknown."""
     return None if loss_interval is None else max(map(abs, loss_interval)) < NEGLIGIBLE_LOSS_INCREASE

@@ -1,4 +1,4 @@
-"""Head metrics tables: for one text, and over seeds for the report.
+"""Tables of head metrics for one text, and across seeds for the report.
 
 Heads have no identity across seeds: head 1 under two different seeds is two independent draws. A variant's seeds share
 only the layer; variants with the same seed start with equal heads.
@@ -71,7 +71,7 @@ def build_measures_table(name: str, heads: Sequence[HeadMeasures], *, by_layer: 
 
 
 def build_heads_table(findings: Findings) -> Table:
-    """Return one row per variant and head: means over seeds and half the 95 % interval."""
+    """Return one row per variant and head: the means across seeds and the half-width of the 95 % interval."""
     heads_by_variant = get_heads_by_variant(findings)
     names = select_measures(heads_by_variant)
     columns = make_text_columns(variant="variant", head="layer.head") + _make_measure_columns(names)
@@ -94,7 +94,7 @@ def build_heads_table(findings: Findings) -> Table:
 
 
 def _build_long_heads_table(findings: Findings) -> Table:
-    """Return one row per figure, for CSV."""
+    """Return one row per value, for CSV output."""
     columns = make_text_columns("variant", "layer", "head", "measure", "seeds", "mean", "interval")
     rows = [
         [variant, row.layer, row.head, name, row.seeds, estimate.mean, estimate.interval]
@@ -114,7 +114,7 @@ def get_heads_by_variant(findings: Findings) -> dict[str, list[HeadSummary]]:
 
 
 def select_measures(heads_by_variant: dict[str, list[HeadSummary]]) -> list[str]:
-    """Return the metrics with values, without the control; padding only if some head puts weight on it."""
+    """Return the metrics that have values, except the control; padding only if some head puts weight on it."""
     estimates: dict[str, list[SeedEstimate]] = {}
     for name in MEASURES:
         values = (row.measures.get(name) for heads in heads_by_variant.values() for row in heads)
@@ -125,7 +125,7 @@ def select_measures(heads_by_variant: dict[str, list[HeadSummary]]) -> list[str]
 
 
 def build_measure_cell(measure: str, estimate: SeedEstimate | None) -> Cell:
-    """Return a head measure's table cell: its mean over seeds with half its interval."""
+    """Return the table cell for a head metric: its mean across seeds and the half-width of its interval."""
     if estimate is None or estimate.mean is None:
         return Cell(number_format.MISSING_VALUE)
     text = format_measure(measure, estimate.mean)

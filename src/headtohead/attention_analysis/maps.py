@@ -36,7 +36,7 @@ WHITESPACE_SYMBOLS = str.maketrans({"Ġ": "␣", "Ċ": "⏎", "▁": "␣", "\n"
 
 @dataclass(frozen=True)
 class EncodedText:
-    """A text as the model reads it."""
+    """A text as encoded for the model."""
 
     text: str
     ids: tuple[int, ...]
@@ -82,7 +82,7 @@ def encode_text(
     prefix_ids: Sequence[int] = (),
     suffix_ids: Sequence[int] = (),
 ) -> EncodedText:
-    """Encode a text for attention maps, truncated to the context; add special tokens before and after it."""
+    """Encode a text for attention maps: truncate it to the context length and add special tokens around it."""
     if not text.strip():
         raise ModelError("the text is empty")
     text_ids = tokenizer.encode(text)
@@ -126,9 +126,9 @@ def compute_attention_maps(
     Args:
         model: A model that can return attention weights.
         encoded_text: The encoded text.
-        name: Name of the model, for titles and error messages.
-        is_causal: Whether later tokens are masked; a `Transformer` knows it itself.
-        pad_to: Length to pad the text to on the right.
+        name: The model's name, for titles and error messages.
+        is_causal: Whether later tokens are masked; not needed for a `Transformer`, which defines it itself.
+        pad_to: Length to which the text is padded on the right.
         pad_id: Padding token.
     """
     length = len(encoded_text.ids)
@@ -179,7 +179,7 @@ def _compute_layer_weights(
 
 
 def _get_window_size(model: nn.Module, layer: int, is_causal: bool) -> AttentionReach:
-    """Return how far a layer may attend; transformers models declare it in their config."""
+    """Return how far a layer may attend. Hugging Face transformers models declare it in their config."""
     config = getattr(model, "config", None)
     window = getattr(config, "sliding_window", None)
     layer_types = getattr(config, "layer_types", None)
@@ -244,7 +244,7 @@ def subtract_maps(maps_a: AttentionMaps, maps_b: AttentionMaps) -> AttentionMaps
 
 @dataclass(frozen=True)
 class AttentionCheck:
-    """One rule and its outcome."""
+    """A rule and its outcome."""
 
     name: str
     passed: bool | None

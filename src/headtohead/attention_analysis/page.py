@@ -1,8 +1,8 @@
 """The interactive attention page, as one self-contained HTML file.
 
 Maps are PNG images that carry the weights, which the script reads, so nothing is embedded twice and all maps are
-visible without JavaScript. jinja2 or the script escapes all text from users and models; a content security policy
-forbids requests and foreign scripts.
+visible without JavaScript. All text from users and models is escaped, either by jinja2 or by the script; a content
+security policy forbids requests and third-party scripts.
 """
 
 from __future__ import annotations

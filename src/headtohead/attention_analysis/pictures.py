@@ -25,7 +25,7 @@ UNIFORM_ROW_OPACITY = 0.25
 
 @dataclass(frozen=True)
 class PixelScale:
-    """How weights map to pixels."""
+    """How attention weights map to pixels."""
 
     power: float
     pool: int = 1
@@ -40,7 +40,7 @@ class PixelScale:
 
 
 def choose_exponent(length: int) -> float:
-    """Return the exponent that draws a uniform row at a quarter of full opacity; at most 0.5."""
+    """Return the exponent (at most 0.5) that draws a uniform row at a quarter of full opacity."""
     return min(0.5, math.log(UNIFORM_ROW_OPACITY) / -math.log(max(2, length)))
 
 

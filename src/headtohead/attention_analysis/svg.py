@@ -98,7 +98,7 @@ class MapGrid:
 
 
 def render_svg(figure: AttentionFigure, background: str = "white") -> str:
-    """Return all layers and heads as small multiples; a single map is drawn large with its tokens on both axes."""
+    """Return all layers and heads as small multiples. A single map is drawn large, with tokens on both axes."""
     length = len(figure.tokens)
     rendered = render_heads(figure, allow_16_bit=False, upscale_factor=max(1, 256 // length))
     canvas = SvgCanvas()
@@ -136,7 +136,7 @@ def _describe_pooling(rendered: RenderedHeads) -> list[str]:
 
 
 def _wrap_line(line: str, max_length: int) -> list[str]:
-    """Break a line of SVG text into lines shorter than `max_length` characters, between words."""
+    """Wrap a line of SVG text between words into lines shorter than `max_length` characters."""
     lines = [""]
     for word in line.split():
         if len(lines[-1]) + len(word) >= max_length:
@@ -257,8 +257,8 @@ def _draw_map(
 ) -> None:
     """Draw one map.
 
-    Padding is gray: below the map for keys, so that any weight there stays visible, and above it for queries, whose
-    weights are meaningless.
+    Padding is shaded gray: underneath the map for keys, so that any weight there remains visible, and on top of it for
+    queries, whose weights are meaningless.
     """
     kept = float(figure.real.sum()) / len(figure.tokens) * side
     if kept < side:

@@ -1,7 +1,7 @@
 """A trial's attention maps before and after training, as small images.
 
-Images have one color and use opacity for the weight, so they work on light and dark backgrounds. Opacity is the square
-root of the weight, so that rows spread over many tokens stay visible.
+Images use a single color and encode the weight as opacity, so they work on light and dark backgrounds. Opacity is the
+square root of the weight, so that rows spread over many tokens remain visible.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_HEADS = 12
 
 @dataclass(frozen=True)
 class TrainingMaps:
-    """Attention on one text before and after training: per layer an array of shape (heads, query, key)."""
+    """Attention on one text before and after training: one array of shape (heads, query, key) per layer."""
 
     text: str
     tokens: tuple[str, ...]
@@ -109,7 +109,7 @@ def _render_heads(weights: WeightArray | None, layer: int, stage: str) -> tuple[
 
 
 def describe_head(weights: WeightArray, layer: int, head: int, stage: str) -> str:
-    """Describe a thumbnail: the head's mean weight on the token itself, the previous and the first token."""
+    """Describe a thumbnail: the head's mean weight on the token itself, the previous token and the first token."""
     shares = {
         "the token itself": np.diagonal(weights).mean(),
         "the previous token": np.diagonal(weights, -1).mean() if len(weights) > 1 else 0.0,

@@ -88,7 +88,7 @@ def _choose_batch_size(model: Transformer) -> int:
 
 
 def _can_ablate_heads(model: Transformer) -> bool:
-    """Return whether every layer has exactly one merge, whose input holds the separate heads."""
+    """Return whether every layer has exactly one merge, whose input contains the separate heads."""
     from headtohead.nn.parts.merge import Merge
 
     return all(sum(isinstance(m, Merge) for m in layer.modules()) == 1 for layer in model.layers)
@@ -97,7 +97,7 @@ def _can_ablate_heads(model: Transformer) -> bool:
 def _add_loss_increases(
     model: Transformer, batches: Sequence[Any], objective: Objective, heads: Sequence[HeadMeasures]
 ) -> list[HeadMeasures]:
-    """Return the measures with the loss increase for each ablated head and its t interval over rows."""
+    """Return the metrics extended by the loss increase when each head is ablated, with its t interval across rows."""
     import torch
 
     from headtohead.attention_analysis import head_metrics
@@ -142,7 +142,7 @@ def summarize_over_seeds(runs_by_variant: FinishedRuns) -> AttentionFindings | N
 
 
 def _aggregate_seeds(heads_by_seed: Sequence[Sequence[HeadMeasures]]) -> list[HeadSummary]:
-    """Combine each head's metrics over the trials for all seeds."""
+    """Aggregate each head's metrics across the trials for all seeds."""
     heads: dict[tuple[int, int], list[HeadMeasures]] = {}
     for rows in heads_by_seed:
         for row in rows:

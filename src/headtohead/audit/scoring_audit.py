@@ -1,9 +1,9 @@
 """Audit a model's scores with the live model, right after its final scoring.
 
-A sample of the scored rows is scored again, on the device, in the precision and with the objective of the trial: with
-later tokens replaced, in different batches, and after different texts. Every change is measured in nats on scored
-tokens. The limit is fixed in advance. A model's random numbers come from a fixed RNG state, so that noise is not
-mistaken for a violation.
+A sample of the scored rows is rescored with the trial's device, precision and objective: with later tokens replaced, in
+different batches, and after different texts. Every change is measured in nats on the scored tokens, against a limit
+that is fixed in advance. A model's random numbers come from a fixed RNG state, so that noise is not mistaken for a
+violation.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Refuse a model with code that training would ignore: a loss, parameter groups or an attention pattern.
+"""Reject models with code that training would ignore: a loss, parameter groups or an attention pattern.
 
 Training minimises the task's objective with the optimizer from the experiment file. A variant that changes a loss or
 parameter groups inside its network would be trained exactly like the baseline.

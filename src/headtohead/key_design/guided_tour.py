@@ -35,7 +35,7 @@ REPORT_TARGET_SCORES = (3.0, 3.0, -2.0, -3.0)
 
 @dataclass(frozen=True, eq=False)
 class PublishedAnswer:
-    """The report's answer, as far as it is known."""
+    """The answer printed in the report, as far as it is known."""
 
     description: str
     query: Vector
@@ -63,7 +63,7 @@ class Walkthrough(DesignResult):
 
 
 def build_walkthrough(*, precision: float | None = None) -> Walkthrough:
-    """Answer every question; `precision` is as in `find_selecting_query`."""
+    """Answer every question; `precision` has the same meaning as in `find_selecting_query`."""
     keys = np.array(REPORT_KEYS)
     steps = (
         _solve_single_selection(keys, precision),
@@ -88,7 +88,7 @@ def build_walkthrough(*, precision: float | None = None) -> Walkthrough:
 
 
 def _solve_single_selection(keys: KeyMatrix, precision: float | None) -> WalkthroughStep:
-    """Find a query that returns the first value only."""
+    """Find a query that returns only the first value."""
     design = find_selecting_query(keys, 0, precision=precision)
     min_weight = _compute_min_weight(design)
     limits = (
@@ -139,7 +139,7 @@ def _solve_pair_average_and_replacements(keys: KeyMatrix, precision: float | Non
     def replace_third_key(
         question: str, published_description: str, describe_limits: Callable[[KeyReplacement], list[str]], **goal: Any
     ) -> WalkthroughStep:
-        """Replace the third key for our query and for the published one; return both answers."""
+        """Replace the third key, both for our query and for the published query, and return both answers."""
         ours, theirs = (replace_key(keys, fixed, 2, precision=precision, **goal) for fixed in (design.query, query))
         published = PublishedAnswer(published_description, theirs.query, theirs.weights, theirs.precision)
         return WalkthroughStep(question, ours, published, tuple(describe_limits(ours)))
@@ -148,7 +148,7 @@ def _solve_pair_average_and_replacements(keys: KeyMatrix, precision: float | Non
         return [f"Not exact: the fourth key keeps weight {ours.weights[3]:.2g}, which only a longer query reduces."]
 
     def describe_selection_limits(ours: KeyReplacement) -> list[str]:
-        """Explain how close a key of norm 1 comes to being selected."""
+        """Explain how close a key with norm 1 can come to being selected."""
         max_score = f"{np.linalg.norm(design.query):.4g}"
         reached = f"which gives precision {phrasing.format_precision(ours.precision)}."
         limits = [f"Not exact: a key of norm 1 has a score of at most {max_score}, the norm of the query, {reached}"]

@@ -1,7 +1,7 @@
 """Validate keys, values, queries and targets: arrays, lists, CSV or JSON files, or text such as "0.5 0.5; 1 0".
 
-Text separates numbers by spaces or commas and rows by semicolons or newlines. All errors are reported at once, with
-their row.
+In text, numbers are separated by spaces or commas, and rows by semicolons or newlines. All errors are reported at once,
+with their row.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def build_request_error(name: str, errors: Sequence[str]) -> RequestError:
 
 
 def validate_matrix(value: Any, name: str = "keys", expected_rows: int | None = None) -> KeyMatrix:
-    """Return a matrix with at least one row and one column, or raise an error that names every bad cell."""
+    """Return a matrix with at least one row and one column, or raise an error that names every invalid cell."""
     if isinstance(value, str):
         raise RequestError(
             f"{name}: expected rows of numbers, got text; use headtohead.key_design.read_matrix for text and files"
@@ -71,7 +71,7 @@ def _convert_to_rows(value: Any, name: str) -> list[list[Any]]:
 
 
 def _convert_to_list(value: Any, expectation: str) -> list[Any]:
-    """Convert a list, numpy array or tensor to a list; `expectation` begins the error for other values."""
+    """Convert a list, numpy array or tensor to a list; for other types, the error message begins with `expectation`."""
     plain = value.tolist() if callable(getattr(value, "tolist", None)) else value
     if not isinstance(plain, Iterable) or isinstance(plain, str | bytes | dict):
         raise RequestError(f"{expectation}, got {_format_value(value)}")
@@ -184,9 +184,7 @@ def parse_rows(text: str, name: str = "keys") -> list[list[Any]]:
 
 
 def _split_cells(line: str) -> list[str]:
-    """Split a line of numbers at commas or tabs if it has any, so that empty cells are noticed; otherwise at
-    whitespace.
-    """
+    """Split a line at commas or tabs if there are any, so that empty cells are detected, and else at whitespace."""
     for separator in (",", "\t"):
         if separator in line:
             return [cell.strip() for cell in line.strip(" ").split(separator)]
@@ -194,7 +192,7 @@ def _split_cells(line: str) -> list[str]:
 
 
 def _parse_json(text: str, name: str) -> list[list[Any]]:
-    """Parse a JSON list of rows, a single row, or an object that holds them under `name`."""
+    """Parse a JSON list of rows, a single row, or an object that contains either under the key `name`."""
     try:
         parsed = json.loads(text)
     except json.JSONDecodeError as error:
@@ -224,7 +222,7 @@ def _parse_cell(cell: str) -> float | str:
 
 
 def _is_finite_number(number: Any) -> bool:
-    """Return whether an input value is a finite number; strings and booleans are not."""
+    """Return whether an input value is a finite number; strings and booleans do not count."""
     if isinstance(number, bool | str | bytes):
         return False
     try:

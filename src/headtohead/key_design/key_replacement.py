@@ -40,8 +40,7 @@ def replace_key(
     values: Any = None,
     tolerance: float = DEFAULT_TOLERANCE,
 ) -> KeyReplacement:
-    """Return a replacement for key `key_index` with which `query` averages keys, selects the new key, or produces
-    weights.
+    """Return a replacement for key `key_index` so that `query` averages keys, selects the new key, or produces weights.
 
     Pass exactly one of `average`, `select` and `weights`. `required_norm` fixes the norm of the new key. If keys of
     growing norm only approach the target, the result reaches `precision` (default 0.999) of the best.
@@ -64,7 +63,7 @@ def replace_key(
 
 @dataclass(frozen=True, eq=False)
 class _ReplacementProblem:
-    """The validated problem."""
+    """A validated key-replacement problem."""
 
     keys: KeyMatrix
     key_index: int
@@ -131,7 +130,7 @@ def _build_target(num_keys: int, key_index: int, average: Any, select: bool, wei
 
 
 def _compute_ideal_score(problem: _ReplacementProblem) -> float:
-    """Return the score at which the new key has its target weight; infinite if that weight is 0 or 1."""
+    """Return the score at which the new key has its target weight, which is infinite if that weight is 0 or 1."""
     target_weight = float(problem.target[problem.key_index])
     if target_weight in (0.0, 1.0) or len(problem.target) == 1:
         return math.inf if target_weight else -math.inf
@@ -244,7 +243,7 @@ def _find_query_scale(problem: _ReplacementProblem) -> float | None:
 
 
 def _find_query_scales(problem: _ReplacementProblem, sign: int) -> list[float]:
-    """Return at most one factor; `sign` selects one of the two scores in one dimension."""
+    """Return at most one query factor; in one dimension, `sign` selects one of the two possible scores."""
 
     def compute_shortfall(log_factor: float) -> float:
         """Return the log ratio of the required to the achieved precision."""
@@ -274,7 +273,7 @@ def _explain_replacement(
     precision: float,
     query_scale: float | None,
 ) -> str:
-    """Return why the target is reached exactly, only in the limit, or not at all."""
+    """Explain why the target is reached exactly, only in the limit, or not at all."""
     key_index, target_weight = problem.key_index, float(problem.target[problem.key_index])
     if len(problem.target) == 1:
         return "There is only one key: every query gives it the whole weight."

@@ -1,4 +1,4 @@
-"""Explanations of key-design solutions in words. Keys are counted from 0."""
+"""Verbal explanations of key-design solutions. Keys are counted from 0."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def format_combination(coefficients: PerKeyVector) -> str:
 
 
 def explain_not_a_face(target_indices: tuple[int, ...], face: HullFace, scale: float, tolerance: float) -> str:
-    """Explain why the target keys cannot share the whole weight."""
+    """Explain why the target keys cannot share all of the attention weight."""
     dependence = face.affine_dependence
     assert dependence is not None
     inside = np.zeros_like(dependence)
@@ -79,7 +79,7 @@ def explain_not_a_face(target_indices: tuple[int, ...], face: HullFace, scale: f
 
 
 def explain_face(target_indices: tuple[int, ...], margin: float) -> str:
-    """Explain that the target keys can share the whole weight."""
+    """Explain that the target keys can share all of the attention weight."""
     if len(target_indices) == 1:
         return (
             f"Key {target_indices[0]} is a vertex of the convex hull, at distance {margin:.4g} from the hull of the "
@@ -92,7 +92,7 @@ def explain_face(target_indices: tuple[int, ...], margin: float) -> str:
 
 
 def explain_not_log_linear(affine_dependence: PerKeyVector, target: PerKeyVector) -> str:
-    """Explain why the log-weights of the target are not an affine function of the keys."""
+    """Explain why the target's log-weights are not an affine function of the keys."""
     scaled = affine_dependence / affine_dependence[int(np.argmax(np.abs(affine_dependence)))]
     nonzero = np.abs(scaled) > ROUNDING_THRESHOLD
     log_sum = float(scaled[nonzero] @ np.log(target[nonzero]))
@@ -105,7 +105,7 @@ def explain_not_log_linear(affine_dependence: PerKeyVector, target: PerKeyVector
 def describe_best_approximation(
     best_precision: float, is_attained: bool, precision: float, is_single_key: bool, residual: float = 0.0
 ) -> str:
-    """Describe the best approximation of an unreachable target."""
+    """Describe the best approximation to an unreachable target."""
     quantity = "weight" if is_single_key else "precision"
     prefix = " Otherwise no" if residual > ROUNDING_THRESHOLD else " No"
     if is_attained:

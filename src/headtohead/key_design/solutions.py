@@ -28,7 +28,7 @@ def _convert_to_json(value: Any) -> Any:
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class DesignResult:
-    """Base class of all results."""
+    """Base class for all results."""
 
     kind: ClassVar[str]
     question: str
@@ -38,7 +38,7 @@ class DesignResult:
     precision: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields as JSON values, arrays as lists."""
+        """Return all fields as JSON values, with arrays converted to lists."""
         values = {field.name: _convert_to_json(getattr(self, field.name)) for field in fields(self)}
         return {"kind": self.kind, **values}
 
@@ -119,8 +119,8 @@ class QueryMatrixDesign(AttentionDesign):
 class KeyReplacement(AttentionDesign):
     """A replacement for one key, for a fixed query. `keys` includes the new key.
 
-    `exact`, `precision`, `best` and `attained` are as for a query, over all keys that could replace the old one. The
-    ratios of the other keys' weights depend on the query only; no replacement changes them.
+    `exact`, `precision`, `best` and `attained` are defined as for a query, but over all keys that could replace the old
+    one. The ratios of the other keys' weights depend only on the query, so no replacement changes them.
     """
 
     kind = "replacement"

@@ -82,7 +82,7 @@ def find_averaging_query(
     values: Any = None,
     tolerance: float = DEFAULT_TOLERANCE,
 ) -> QueryDesign:
-    """Find a query with equal weights on `indices` (default: all keys) and no weight on the other keys."""
+    """Find a query that puts equal weights on `indices` (default: all keys) and no weight on the remaining keys."""
     rows = inputs.validate_matrix(keys)
     selected = tuple(range(len(rows))) if indices is None else inputs.validate_indices(indices, len(rows))
     target = np.zeros(len(rows))
@@ -150,7 +150,7 @@ def find_identity_queries(
 def compute_precision(target: PerKeyVector, scores: PerKeyVector) -> float:
     """Return exp(-KL(target, softmax(scores))), which is 1 if the two are equal."""
     used = target > 0
-    shifted = scores - scores.max()  # long queries have large scores; only differences keep their digits
+    shifted = scores - scores.max()  # long queries have large scores; only their differences retain full precision
     logs = (shifted - logsumexp(shifted))[used]
     return math.exp(-max(0.0, float(target[used] @ (np.log(target[used]) - logs))))
 
@@ -321,7 +321,7 @@ def _explain_solution(
     precision: float,
     norm: float,
 ) -> str:
-    """Return why the target is reached exactly, only in the limit, or not at all."""
+    """Explain why the target is reached exactly, only in the limit, or not at all."""
     target_indices = tuple(int(index) for index in np.flatnonzero(target > 0))
     if face.affine_dependence is not None:
         explanation = phrasing.explain_not_a_face(target_indices, face, normalized_keys.size, normalized_keys.tolerance)

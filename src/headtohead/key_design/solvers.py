@@ -7,8 +7,8 @@
                             Vandenberghe, Convex Optimization, 2004, chapter 5
 
 These are not general solvers because queries near the limit are long: scipy's solvers stop at absolute tolerances
-around 1e-7, where a key that lies 1e-8 outside a hull cannot be told from one inside it. Rows are expected to have
-norms around 1.
+around 1e-7, at which a key that lies 1e-8 outside a hull cannot be distinguished from one inside it. Rows are expected
+to have norms around 1.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MACHINE_EPSILON = float(np.finfo(float).eps)
 
 
 def logsumexp(scores: PerKeyVector) -> float:
-    """Return log(sum(exp(scores))). About twenty times as fast as scipy for a few numbers."""
+    """Return log(sum(exp(scores))). For a few numbers, this is about twenty times as fast as scipy."""
     highest = scores.max()
     return float(highest + np.log(np.exp(scores - highest).sum()))
 
@@ -153,7 +153,7 @@ def _compute_gradient_and_curvature(rows: KeyMatrix, scores: PerKeyVector) -> tu
 
 @dataclass(frozen=True, eq=False)
 class ShortestVector:
-    """A vector that satisfies the constraint, and a lower bound on the norm of any that does."""
+    """A vector that satisfies the constraint, and a lower bound on the norm of any such vector."""
 
     vector: Vector
     norm_lower_bound: float

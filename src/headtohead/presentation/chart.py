@@ -165,7 +165,7 @@ def build_variant_encodings(
 ) -> tuple[alt.Color, alt.Shape, alt.StrokeDash]:
     """Return the color, shape and dash encodings that distinguish a field's values.
 
-    The first value may be a baseline or a variant.
+    `has_baseline` states whether the first value is the baseline.
     """
     first = 0 if has_baseline else 1
     styles = style.assign_variant_styles([*[""] * first, *names])

@@ -1,7 +1,7 @@
 """The form for a recipe or experiment file: one field per setting in the JSON schema.
 
-Only changed fields become `--set name=value`, so the command for a run started here works anywhere. Settings from a
-page may not name code to run, nor paths outside the folder that the server was started in.
+Only changed fields become `--set name=value` options, so the resulting training command also works outside the web app.
+Settings submitted from a page must not name code to run or paths outside the folder in which the server was started.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Training processes that the server starts. They outlive it, and the next server finds them.
 
-Beside the experiment's folder are two hidden files: `.NAME.training.json` with the process id, its start time (so that
-a reused id is not mistaken for the process) and a signature (so that a record in someone else's folder is not trusted),
-and `.NAME.training.log` with its output. Every training run locks its folder. The server stops only processes that a
-server started.
+Two hidden files are kept next to the experiment's folder. `.NAME.training.json` records the process id, its start time
+(so that a reused id is not mistaken for the process) and a signature (so that a record in someone else's folder is not
+trusted). `.NAME.training.log` contains the output. Every training run locks its folder. The server stops only processes
+that were started by a server.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Leakage: held-out text that occurs in train or in validation, repeats in test, and conflicting labels.
+"""Leakage: held-out text that occurs in train or validation, repeated test rows, and conflicting labels.
 
-Verdicts use unseen rows only: rows that train contains neither verbatim, nor up to case, punctuation and whitespace,
-nor, if there are more near copies than in ordinary text, nearly. A leak withholds the verdict only if excluding seen
-rows is not enough: almost no row is unseen, or the split is scored as a stream, whose rows cannot be told apart.
+Verdicts use unseen rows only. A row is unseen if train contains no copy of it, either verbatim or ignoring case,
+punctuation and whitespace. If there are more near copies than in ordinary text, near copies do not count as unseen
+either. A leak withholds the verdict only if excluding seen rows is not enough: when almost no row is unseen, or when
+the split is scored as a stream, so that individual rows cannot be excluded.
 """
 
 from __future__ import annotations

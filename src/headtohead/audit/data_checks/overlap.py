@@ -1,6 +1,6 @@
-"""Find text that occurs in a different text, by word n-grams.
+"""Find text that also occurs in a different text, using word n-grams.
 
-Words are compared without case and punctuation, and n-grams may cross the ends of rows. A row is a near copy if at
+Words are compared without case and punctuation, and n-grams may cross row boundaries. A row is a near copy if at
 least `NEAR_COPY_SHARE` of its words lie in `NGRAM_WORDS`-grams that the other text contains with at most one word
 changed. This finds rows with changed words, rows inside longer rows, joined and split rows, and sliding windows. A row
 is also a near copy if another row has the same words in any order, with at most one of them changed, added or removed.

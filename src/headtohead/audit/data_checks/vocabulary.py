@@ -1,8 +1,8 @@
 """Leakage through the vocabulary: tokens that are known only because held-out text was used to build it.
 
 A word that never occurs in train cannot be learned, but a model that reserves probability for such words is rewarded
-for them. The check finds held-out tokens that are in the vocabulary but not in train, and whether they come from
-held-out rows. A second check reports the share of out-of-vocabulary tokens.
+for it. The first check finds held-out tokens that are in the vocabulary but not in train, and determines whether they
+come from held-out rows. A second check reports the fraction of out-of-vocabulary tokens.
 """
 
 from __future__ import annotations

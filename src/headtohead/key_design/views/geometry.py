@@ -44,7 +44,7 @@ class KeyProjection:
     axis_limits: tuple[tuple[float, float], tuple[float, float]]
 
     def compute_arrow(self, direction: Vector) -> LineSegment | None:
-        """Return an arrow along a direction; None for the zero vector or a direction along the line of sight."""
+        """Return an arrow along a direction, or None for the zero vector or a direction along the line of sight."""
         norm = float(np.linalg.norm(direction))
         if norm == 0:
             return None
@@ -55,8 +55,9 @@ class KeyProjection:
 
 
 def project_keys(keys: KeyMatrix, queries: KeyMatrix, extra_points: KeyMatrix | None = None) -> KeyProjection | None:
-    """Project keys to the plane; None unless they have two or three dimensions. Query arrows and `extra_points` fit
-    into the limits.
+    """Project keys to the plane; return None unless they have two or three dimensions.
+
+    The axis limits are chosen so that query arrows and `extra_points` fit.
     """
     dims = keys.shape[1]
     if dims not in (2, 3):
@@ -116,7 +117,7 @@ def _build_projection_matrix(azimuth: float) -> Float[np.ndarray, "head_dim two"
 
 
 def find_hull_edges(keys: KeyMatrix) -> list[tuple[int, int]]:
-    """Return pairs of keys joined by an edge of the convex hull; none if the keys are degenerate."""
+    """Return the pairs of keys joined by a convex-hull edge; empty if the keys are degenerate."""
     try:
         hull = ConvexHull(keys)
     except (QhullError, ValueError):

@@ -64,10 +64,10 @@ def _build_title(result: ResultDict, layout: Layout) -> alt.TitleParams:
 
 
 def _build_walkthrough_chart(walkthrough: ResultDict) -> Chart:
-    """Return all steps, one below the other."""
+    """Return a chart of all steps, stacked vertically."""
 
     def build(layout: Layout, datasets: ChartDatasets) -> AltairChart:
-        """Stack the charts of all steps."""
+        """Stack the charts for all steps."""
         steps = []
         for step in walkthrough["steps"]:
             published = step["published"] and step["published"]["weights"]
@@ -171,7 +171,7 @@ def _draw_axes(projection: KeyProjection, plane: _Plane) -> list[alt.Chart]:
 
 
 def _draw_keys(result: ResultDict, points: PlanePoints, plane: _Plane) -> list[alt.Chart]:
-    """Draw keys with an area that grows with weight; target keys are colored."""
+    """Draw keys as points whose area grows with their weight; target keys are colored."""
     if result["kind"] == "identity":
         weights = [row[index] for index, row in enumerate(result["weights"])]
         target_flags = [bool(row["exact"]) for row in result["rows"]]
@@ -203,7 +203,7 @@ def _build_target_color() -> alt.Color:
 
 
 def _merge_key_labels(points: PlanePoints) -> list[ChartRow]:
-    """Return labels; keys that overlap in the plane share one."""
+    """Return the key labels; keys that overlap in the plane share one label."""
     size = np.maximum(points.max(axis=0) - points.min(axis=0), 1e-300)
     groups: list[tuple[Any, list[int]]] = []
     for index, point in enumerate(points):
@@ -258,7 +258,7 @@ def _compute_query_arrows(result: ResultDict, projection: KeyProjection) -> list
 
 
 def _draw_arrows(arrows: Sequence[ChartRow], plane: _Plane) -> list[alt.Chart]:
-    """Draw queries as arrows, labelled if there are few."""
+    """Draw queries as arrows, with labels if there are only a few."""
     if not arrows:
         return []
     rows = [{name: value for name, value in arrow.items() if name != "edge"} for arrow in arrows]
@@ -338,7 +338,7 @@ def _build_weights_panel(
 
 
 def _choose_bar_indices(result: ResultDict) -> list[int]:
-    """Return the keys that get their own bar in the picture: all, or those with the largest weights."""
+    """Return the keys that get their own bar: all keys, or those with the largest weights if there are too many."""
     count = len(result["weights"])
     if count <= MAX_BARS + 1:
         return list(range(count))

@@ -71,7 +71,7 @@ def build_keys_table(result: ResultDict, published: dict[str, Any] | None = None
 
 
 def build_weight_matrix(result: ResultDict) -> Table:
-    """Return the attention weights of an identity design: a row for each query, a column for each key."""
+    """Return an identity design's attention weights, with a row per query and a column per key."""
     columns = [Column("query", "weights", format="row {}".format)]
     columns += make_numeric_columns(
         *(f"key {index}" for index in range(len(result["weights"]))),

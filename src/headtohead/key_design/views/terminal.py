@@ -1,4 +1,4 @@
-"""Print key-design solutions in 80 columns."""
+"""Print key-design solutions, formatted for 80 columns."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Server-sent events: one watcher per open experiment, shared by all clients.
 
 The page has regions (trials, curves, verdicts, ...). A watcher polls the files about once a second, renders a region
-when it has changed, and wakes the clients. Each client only tracks which versions it was sent: a slow one gets the
-latest when it is ready, and nothing is queued for it. Polling and rendering slow down with their own cost, not with the
-number of clients.
+when it has changed, and wakes the clients. Each client only tracks which versions it was sent: a slow client receives
+the latest version once it is ready, so nothing is queued for it. The polling and rendering rates adapt to their own
+cost and do not depend on the number of clients.
 """
 
 from __future__ import annotations
