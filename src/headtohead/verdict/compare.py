@@ -259,7 +259,7 @@ def _build_verdict_without_interval(verdict: Verdict, pairs: PairedScores, metri
 
 
 def _has_lost_many_runs(verdict: Verdict) -> bool:
-    """Return whether more than a quarter of all runs were lost, which is equivalent to one side losing more than half.
+    """Return whether more than a quarter of all runs were lost, as many as if one side alone lost more than half.
 
     The combined number of lost runs does not depend on which side fails more often, so choosing the test by it does not
     favour either outcome.
