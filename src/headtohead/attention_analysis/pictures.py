@@ -1,4 +1,4 @@
-"""Render a head's attention map as an image with one pixel per pair of tokens. Imports no torch.
+"""Render a head's attention map as an image with one pixel per pair of tokens. Does not import torch.
 
 Opacity is a power of the weight, chosen so that a uniform row is drawn at a quarter of full opacity: the square root
 for 16 tokens, about the fifth root for 1,024.

@@ -1,6 +1,6 @@
-"""Head metrics for trained models: measured at the end of a trial and aggregated over seeds for the findings.
+"""Head metrics for trained models: measured at the end of a trial and aggregated across seeds for the findings.
 
-Only transformers built from parts are measured. Reading the metrics imports no torch.
+Only transformers built from parts are measured. Reading the metrics does not import torch.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def linearize_ratio(
 
 
 def summarize_over_seeds(runs_by_variant: FinishedRuns) -> AttentionFindings | None:
-    """Return every metric's mean over seeds with its t interval, per variant and head; None without data."""
+    """Return every metric's mean across seeds with its t interval, per variant and head; None if there is no data."""
     variants: dict[str, list[HeadSummary]] = {}
     first: AttentionFile | None = None
     for name, runs in runs_by_variant.items():
@@ -161,7 +161,7 @@ def _aggregate_seeds(heads_by_seed: Sequence[Sequence[HeadMeasures]]) -> list[He
 
 
 def _summarize_values(values: Sequence[float | None]) -> SeedEstimate | None:
-    """Return a head metric's mean over seeds and its confidence interval; None if no seed has it."""
+    """Return a head metric's mean across seeds and its confidence interval, or None if no seed has the metric."""
     measured_values = [value for value in values if value is not None]
     if not measured_values:
         return None

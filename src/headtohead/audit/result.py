@@ -10,7 +10,7 @@ from pydantic import ConfigDict
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The result of one check of a model, a part or a corpus."""
+    """The result of checking one property of a model, a part or a corpus."""
 
     __pydantic_config__ = ConfigDict(strict=False)  # strict mode would reject objects read from JSON
     name: str
@@ -36,7 +36,7 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class PartCheckResult(CheckResult):
-    """The result of one check of one part in one fixture model."""
+    """The result of checking one property of a part within a fixture model."""
 
     part: str = ""
     """slot, name and options"""

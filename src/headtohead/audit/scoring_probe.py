@@ -215,7 +215,7 @@ class ScoringProbe:
 
 
 def _stack_rows(batches: Sequence[Batch]) -> Rows:
-    """Return the rows of all batches, padded on the right to the longest."""
+    """Return the rows from all batches, right-padded to the longest row."""
     width = max(batch.input_ids.shape[1] for batch in batches)
     padded, labels, masks = [], [], []
     for batch in batches:

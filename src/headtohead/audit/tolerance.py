@@ -105,7 +105,7 @@ def select_worst(differences: Iterable[Difference]) -> Difference:
 
 
 class _PrecisionRecorder(TorchDispatchMode):
-    """Records the coarsest machine epsilon among the results of all operations."""
+    """Records the coarsest machine epsilon among all operation results."""
 
     coarsest: float = 0.0
 

@@ -114,7 +114,7 @@ def compute_affine_basis(centered_rows: KeyMatrix, tolerance: float) -> KeyMatri
 def _compute_affine_dependence(
     rows: KeyMatrix, key_indices: tuple[int, ...], coefficients: PerKeyVector
 ) -> PerKeyVector:
-    """Return an affine combination of the members minus the mixture `coefficients` of other keys; both are equal."""
+    """Return the coefficients of an affine combination of the members minus the equal mixture of other keys."""
     members = rows[list(key_indices)]
     center = members.mean(axis=0)
     solution = np.linalg.lstsq((members - center).T, coefficients @ rows - center, rcond=None)[0]

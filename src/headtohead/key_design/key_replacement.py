@@ -99,7 +99,7 @@ class _ReplacementProblem:
         return compute_precision(other_targets, self.other_scores) if target_weight == 0 else 0.0
 
     def compute_weight_errors(self, score: float) -> tuple[PerKeyVector, float]:
-        """Return the errors of the other keys' relative weights and of the new key's weight."""
+        """Return the errors in the other keys' relative weights and in the new key's weight."""
         target_weight = float(self.target[self.key_index])
         other_targets = np.delete(self.target, self.key_index)
         share_errors = (

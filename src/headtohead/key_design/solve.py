@@ -170,7 +170,7 @@ def _solve_query(
 ) -> QueryDesign:
     """Find the shortest query whose attention weights approximate `target` with the given precision.
 
-    The keys of the target must span a face of the convex hull of all keys; on that face, log-weights must be an affine
+    The target keys must span a face of the convex hull of all keys; on that face, log-weights must be an affine
     function of the keys. Otherwise the best approximation is returned.
     """
     outputs = None if values is None else inputs.validate_matrix(values, "values", len(keys))

@@ -163,7 +163,7 @@ class Section:
 
     @property
     def tables(self) -> list[Table]:
-        """The tables of all blocks."""
+        """The tables in all blocks."""
         tables: list[Table] = []
         for block in self.blocks:
             if isinstance(block, TableBlock):
@@ -174,7 +174,7 @@ class Section:
 
     @property
     def charts(self) -> list[Chart]:
-        """The charts of all figures."""
+        """The charts in all figures."""
         return [block.chart for block in self.blocks if isinstance(block, Figure)]
 
 

@@ -1,4 +1,4 @@
-"""Experiment reports: HTML page, terminal, Markdown, CSV, LaTeX, charts and notebooks. Imports no torch.
+"""Experiment reports: HTML page, terminal, Markdown, CSV, LaTeX, charts and notebooks. Does not import torch.
 
 sections/      one module per family of sections; each builder returns a `Section` of text, tables and charts
 context        the input to the section builders

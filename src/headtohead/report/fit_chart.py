@@ -58,7 +58,7 @@ def _has_all_curves(findings: Findings, variant: str) -> bool:
 
 
 def compute_curve_points(findings: Findings, variant: str, quantity: str, split: str) -> list[CurvePoint]:
-    """Return the mean, minimum and maximum over seeds at each step, for the chart of training and validation fit."""
+    """Return the mean, minimum and maximum across seeds at each step."""
     curves_by_seed = (findings.loss_curves if quantity == "loss" else findings.curves)[variant][split]
     values_by_step: dict[int, list[float]] = {}
     for curve in curves_by_seed.values():

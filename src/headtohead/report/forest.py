@@ -16,7 +16,7 @@ OUTLIER_FACTOR = 15
 
 
 def build_forest_plot(verdicts: Sequence[Verdict], metric: str, equivalence_margin: float) -> Chart:
-    """Return a chart of each variant's effect and intervals, with a band of ±`equivalence_margin`."""
+    """Return a chart of each variant's effect and confidence intervals, with a band of ±`equivalence_margin`."""
     limits = _compute_axis_limits(verdicts, equivalence_margin)
     rows = [_make_forest_row(verdict, metric, limits) for verdict in verdicts]
     labels = "; ".join(f"{verdict['variant']}: {verdict['label']}" for verdict in rows)

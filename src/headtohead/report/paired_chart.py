@@ -91,7 +91,7 @@ def _classify_pair(pair: PairedScore, metric: str) -> str:
 
 
 def _make_rows(pair: PairedScore, metric: str) -> list[dict[str, Any]]:
-    """Return the two data points of one line."""
+    """Return the two data points that define one line."""
     baseline, variant = (number_format.format_score(metric, score) for score in (pair.baseline, pair.value))
     effect = number_format.format_effect(metric, pair.effect)
     tip = f"seed {pair.seed}: baseline {baseline}, {pair.variant} {variant} ({effect})"

@@ -54,7 +54,7 @@ def bind_socket(host: str, port: int) -> socket.socket:
 
 
 def resolve_token(host: str, token_file: Path | None) -> str | None:
-    """Return the token from the file, a new one if other machines can connect, or None."""
+    """Return the token from the file, a new token if other machines can connect, or None if none is needed."""
     if token_file is not None:
         try:
             token = token_file.read_text(encoding="utf-8").strip()

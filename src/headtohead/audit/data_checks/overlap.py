@@ -188,7 +188,7 @@ class _WordHasher:
         self._cache: dict[str, int] = {}
 
     def hash_words(self, text: str) -> list[int]:
-        """Return the hash of each word of a text."""
+        """Return the hash of each word in a text."""
         cache = self._cache
         words = _WORD_PATTERN.findall(text.casefold())
         if _has_no_spaces(text):

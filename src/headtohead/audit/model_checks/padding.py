@@ -27,7 +27,7 @@ from headtohead.nn.transformer import Transformer
 class PaddingCheck(ModelCheck):
     """Different padding tokens, more padding and no padding give the same outputs.
 
-    Transformers are padded on the left, on the right and in the middle, other models on the right, as in batches.
+    Transformers are padded on the left, on the right and in the middle; other models only on the right, as in batches.
     """
 
     name = "padding"

@@ -1,1 +1,1 @@
-"""Pictures, pages and terminal output for designed queries and keys. Imports no torch."""
+"""Pictures, pages and terminal output for designed queries and keys. Does not import torch."""

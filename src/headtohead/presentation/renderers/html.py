@@ -53,7 +53,7 @@ def get_environment() -> Environment:
 
 @lru_cache(maxsize=8)
 def read_template_file(name: str) -> str:
-    """Return the text of one of this package's style sheets or scripts."""
+    """Return the contents of one of this package's style sheets or scripts."""
     return (TEMPLATES_FOLDER / name).read_text(encoding="utf-8")
 
 

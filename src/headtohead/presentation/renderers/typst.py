@@ -158,7 +158,7 @@ def _choose_chart_width(pdf: bytes) -> str:
 
 def _quote(text: str) -> str:
     """Return text as a typst string literal."""
-    # Typst writes other code points as \u{...}.
+    # Typst writes all remaining code points as \u{...}.
     escaped = "".join(
         character if character.isprintable() or character == "\n" else f"\\u{{{ord(character):x}}}"
         for character in text.replace("\\", "\\\\").replace('"', '\\"')

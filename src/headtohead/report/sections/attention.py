@@ -28,7 +28,7 @@ MAPS_NOTE = (
 
 
 def build_heads_section(context: ReportContext) -> Section | None:
-    """Return the chart and table of every attention head's measures."""
+    """Return the chart and table of per-head attention metrics."""
     table = build_heads_table(context.findings)
     if not table.rows:
         return None

@@ -22,7 +22,7 @@ AUDIT_COLUMNS = make_text_columns("audit", "result", "procedure", "observation",
 
 
 def build_audits_section(context: ReportContext) -> Section | None:
-    """Return the section on the model audits of every variant."""
+    """Return the section on every variant's model audits."""
     audits = context.findings.audits
     if not any(audits.values()):
         return None

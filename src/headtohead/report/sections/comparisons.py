@@ -51,7 +51,7 @@ def build_comparison_charts(findings: Findings) -> list[Chart]:
 
 
 def build_comparison_table(findings: Findings) -> Table:
-    """Return a table of all verdicts in all comparisons."""
+    """Return a table of the verdicts from all comparisons."""
     metric = findings_view.get_metric(findings)
     comparisons = list_judged_comparisons(findings)
     columns = make_text_columns(comparison="comparison", variant="variant", against="baseline", verdict="verdict")

@@ -40,7 +40,7 @@ def build_curves_section(context: ReportContext) -> Section | None:
 
 
 def build_curves_table(findings: Findings) -> Table:
-    """Return one row per variant and evaluation: losses, every split's scores and training time, as means over seeds.
+    """Return one row per variant and evaluation, averaged across seeds: losses, scores on every split, training time.
 
     The long form has one row per value and seed.
     """

@@ -101,7 +101,7 @@ def summarize_verdicts(findings: Findings) -> str:
 
 
 def split_paragraphs(text: str) -> list[str]:
-    """Split text at empty lines and join the lines of each paragraph."""
+    """Split text into paragraphs at empty lines, and join the lines within each paragraph."""
     return [" ".join(paragraph.split()) for paragraph in text.split("\n\n") if paragraph.strip()]
 
 

@@ -199,7 +199,7 @@ class ExperimentReader:
         }
 
     def audits(self) -> dict[str, list[CheckResult]]:
-        """Return the audits so far: of the data, and of each variant's first trained model."""
+        """Return the audits available so far: the data audit, and the audit of each variant's first trained model."""
         experiment = self.experiment()
         corpus = self._read_record(self.folder / "corpus.json", schemas.CorpusFile)
         audits = {"the data": corpus.audits} if corpus else {}

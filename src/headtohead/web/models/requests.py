@@ -152,7 +152,7 @@ def _check_attention_size(bundle: ModelBundle, text: str) -> None:
 
 
 def compute_next_token_logits(request: JsonDict) -> Iterator[JsonDict]:
-    """Yield the logits of the most likely next tokens and the total weight of all others.
+    """Yield the logits of the most likely next tokens and the total weight of all remaining tokens.
 
     From these, the browser computes which tokens any given temperature, k and p would keep.
     """

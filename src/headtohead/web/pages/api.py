@@ -147,6 +147,6 @@ def resume_experiment(name: ExperimentName, context: AppContextDep) -> ActionRes
 
 @router.post("/experiments/{name}/seeds")
 def add_seeds(name: ExperimentName, body: AddSeedsRequest, context: AppContextDep) -> ActionResult:
-    """Train additional seeds of every variant."""
+    """Train additional seeds for every variant."""
     seeds = experiments.train_additional_seeds(context, name, body.num_seeds)
     return ActionResult(name=name, action=f"training up to {seeds} seeds")

@@ -227,7 +227,7 @@ def resume_training(context: AppContext, name: str, num_seeds: int | None = None
 
 
 def train_additional_seeds(context: AppContext, name: str, num_additional_seeds: int) -> int:
-    """Start training additional seeds of every variant and return the total number of seeds."""
+    """Start training additional seeds for every variant and return the total number of seeds."""
     context.folders.find(name)
     if not 1 <= num_additional_seeds <= MAX_ADDITIONAL_SEEDS:
         raise RequestError(f"num_seeds: must be between 1 and {MAX_ADDITIONAL_SEEDS}, got {num_additional_seeds}")
