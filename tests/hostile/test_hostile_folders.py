@@ -37,7 +37,7 @@ from typer.testing import CliRunner
 from headtohead.cli import app
 from headtohead.errors import HeadToHeadError
 for folder in sys.argv[1:]:
-    result = CliRunner().invoke(app, ["report", folder, "--format", "html", "--format", "csv", "--format", "latex"])
+    result = CliRunner().invoke(app, ["report", folder, "--format", "html", "--format", "csv", "--format", "tex"])
     error = result.exception
     is_handled = error is None or isinstance(error, (HeadToHeadError, OSError, SystemExit))
     print(json.dumps([folder, result.exit_code, is_handled, repr(error)[:300]]), flush=True)

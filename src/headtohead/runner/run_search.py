@@ -29,7 +29,7 @@ from headtohead.config.search import (
     SettingValues,
     build_variant_changes,
 )
-from headtohead.errors import DiskFullError, HeadToHeadError, RequestError, TrialError
+from headtohead.errors import ConfigError, DiskFullError, HeadToHeadError, RequestError, TrialError
 from headtohead.execution.worker_pool import (
     Job,
     OnJobsUpdate,
@@ -259,7 +259,7 @@ class SearchRun:
         """Return whether a point can be built: values that are each within range may be invalid in combination."""
         try:
             build_search_trial(self.experiment, point.name, point.settings, FIRST_SEARCH_SEED)
-        except ValueError as error:
+        except (ConfigError, ValueError) as error:
             point.failure = f"impossible: {error}"
             _write_failure(self.search_folder / point.name / f"seed-{FIRST_SEARCH_SEED}", point.failure, "Impossible")
         return point.failure is None
