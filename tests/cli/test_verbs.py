@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from headtohead.cli import app
 from headtohead.config.loading import list_recipes
 from headtohead.config.recipe_catalog import TOPICS, list_recipe_summaries
+from headtohead.nn.parts import registry
 from headtohead.report import terminal
 
 from .test_bad_input import h2h, write_experiment  # noqa: F401
@@ -172,12 +173,15 @@ def test_parts_check_examines_a_users_file(h2h, tmp_path):  # noqa: F811
     assert "passed" in out
 
 
-def test_parts_check_states_a_failure_once_with_the_constructor_of_the_slot(h2h, tmp_path):  # noqa: F811
+def test_parts_check_states_a_failure_once_with_the_constructor_of_the_slot(h2h, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(registry, "_registry", dict(registry._registry))
+    monkeypatch.setattr(registry, "_plugin_files", dict(registry._plugin_files))
     file = tmp_path / "my_block.py"
     file.write_text(
         "from headtohead.nn.parts import Block, register_part\n"
         "@register_part('block', 'short-constructor')\n"
         "class ShortConstructor(Block):\n"
+        "    '''A constructor without the arguments of its slot.'''\n"
         "    def __init__(self, sizes):\n"
         "        super().__init__(sizes)\n"
     )
