@@ -228,7 +228,7 @@ def test_an_experiment_leaves_the_whole_table(distil, tmp_path, capsys):
     print_distillation(outcome.findings)
     shown = capsys.readouterr().out
     assert "Verdicts by ROUGE-1" in shown
-    assert "report X says that it is" in shown
+    assert "The X says that it is" in shown
     folder = tmp_path / "runs" / "distilled" / "seed-0"
     lines = read_jsonl(folder / "summaries.jsonl")
     assert "summaries.jsonl" in read_json(folder / "result.json")["sha256"]

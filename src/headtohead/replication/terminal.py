@@ -13,4 +13,4 @@ from headtohead.presentation.renderers.terminal import print_indented
 def print_claims(claims: Sequence[ClaimResult | DistillationClaimResult]) -> None:
     """Print each claim with its answer."""
     for claim in claims:
-        print_indented(escape(f"report {claim.source} says that {claim.statement}:") + f" [bold]{claim.answer}[/]")
+        print_indented(escape(f"The {claim.source} says that {claim.statement}:") + f" [bold]{claim.answer}[/]")
