@@ -1,5 +1,6 @@
-"""What all tests share: shapes checked at every call, one thread, no network, and the real data where it is at hand."""
+"""Shared fixtures: run-time shape checks, one thread, no network, and the real data if it is available."""
 
+import json
 import os
 import random
 import shutil
@@ -19,6 +20,7 @@ from jaxtyping import config, install_import_hook
 
 # beartype checks jaxtyping shapes on every call into these packages; an int may stand for a float, as in mypy.
 TYPECHECKED = (
+    "attention_analysis.map_checks",
     "attention_analysis.maps",
     "attention_analysis.head_metrics",
     "audit",
@@ -45,34 +47,90 @@ SHARED = Path(__file__).parents[2] / "shared" / "data"
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Tokens of the tests' corpora are not kept among the user's."""
+    """Cache tokens in a temporary folder instead of the user's cache."""
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """A Chromium that is on the machine already, driven by playwright."""
+    """Return an installed Chromium, driven by playwright."""
     if CHROMIUM is None:
         pytest.skip("there is no Chromium on this machine")
     driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with driver.sync_playwright() as play:
-        opened = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield opened
-        opened.close()
+        loaded = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield loaded
+        loaded.close()
 
 
 @pytest.fixture
 def unchecked() -> Iterator[None]:
-    """Shapes are not checked in this test: for long loops whose calls are checked in another test, at a fifth of the
-    speed."""
+    """Disable shape checks, which slow down long loops by a factor of five and are covered by other tests."""
     config.update("jaxtyping_disable", True)
     yield
     config.update("jaxtyping_disable", False)
 
 
+class InProcessWorker:
+    """A worker that runs its jobs in this process, with the code of a worker process and without shape checks.
+
+    Starting a process takes longer than training a tiny model.
+    """
+
+    def __init__(self, message_queue: Any, environment: dict[str, str], log_path: Path) -> None:
+        self.job: Any = None
+        self.is_ready = True
+        self.exit_reason = ""
+        self._message_queue = message_queue
+
+    def start_job(self, job: Any, device: str) -> None:
+        from headtohead.execution.worker import run_and_report
+
+        self.job = job
+        job.start()
+        request = json.loads(json.dumps({**job.to_request(device), "request": 1}))
+        checks_are_disabled = config.jaxtyping_disable
+        config.update("jaxtyping_disable", True)
+        try:
+            run_and_report(request, self._send)
+        finally:
+            config.update("jaxtyping_disable", checks_are_disabled)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        received = json.loads(json.dumps(message))
+        received.pop("request")
+        self._message_queue.put((self, received))
+
+    def end(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="session")
+def in_process_pool() -> Any:
+    """Return a pool of one worker that runs in this process."""
+    from headtohead.execution.worker_pool import WorkerPool
+
+    return WorkerPool(1, InProcessWorker, can_generate_texts=True)
+
+
+@pytest.fixture
+def in_process_workers(in_process_pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run trials in this process, for tests that do not depend on processes."""
+    from headtohead.runner import run_experiment
+
+    def build_pool(backend: Any, *arguments: Any) -> Any:
+        return build_worker_pool(in_process_pool if backend is None else backend, *arguments)
+
+    build_worker_pool = run_experiment.build_worker_pool
+    monkeypatch.setattr(run_experiment, "build_worker_pool", build_pool)
+
+
 @pytest.fixture(scope="session")
 def tiny_roberta(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random RoBERTa of two small layers with its tokenizer, as a folder that transformers opens."""
+    """Return the folder of a random two-layer RoBERTa with its tokenizer, in the format of transformers."""
     import transformers
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
@@ -103,7 +161,7 @@ def tiny_roberta(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def shared() -> Callable[[str], Path]:
-    """A folder of real data, or a skip that says what is missing."""
+    """Return a folder of real data; skip the test if it is missing."""
 
     def found(name: str) -> Path:
         folder = SHARED / name
@@ -133,10 +191,10 @@ def write_text(folder: Path) -> Path:
     return folder
 
 
-def write_rows(folder: Path) -> Path:
+def write_rows(folder: Path, test: int = 60) -> Path:
     draw = random.Random(1)
     folder.mkdir()
-    for name, rows in (("train", 200), ("test", 60)):
+    for name, rows in (("train", 200), ("test", test)):
         lines = []
         for _ in range(rows):
             text = sentence(draw)
@@ -157,7 +215,7 @@ def rows_folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def small(text_folder: Path) -> Any:
-    """Build the experiment; keyword arguments replace settings of its tables."""
+    """Build a small experiment. Keyword arguments override settings of its tables."""
     from headtohead.experiment import loading
 
     def build(**changes: dict[str, Any]) -> Any:
@@ -167,7 +225,7 @@ def small(text_folder: Path) -> Any:
             "seeds": 2,
             "data": {"source": str(text_folder), "allow_overlap": True},  # few sentences are possible
             "model": {"width": 16, "layers": 1, "heads": 2, "context": 8},
-            "training": {"steps": 40, "batch_size": 8, "eval_every": 10, "checkpoint_every": 10},
+            "training": {"budget": "40 steps", "batch_size": 8, "eval_every": 10, "checkpoint_every": 10},
             "variants": {"alibi": {"model": {"position": "alibi"}}},
             "probe": {"prompts": ["the people"], "sentences": {"normal": "the people will defend the peace ."}},
         }

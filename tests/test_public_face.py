@@ -1,4 +1,4 @@
-"""The public API: sorted, complete, and quick to import. `make lint` checks the layers with import-linter."""
+"""The public API is sorted, complete, and fast to import. `make lint` checks the layers with import-linter."""
 
 import shutil
 import subprocess
@@ -30,7 +30,7 @@ def test_config_verdict_and_report_do_not_import_torch():
 
 
 @pytest.mark.parametrize("code", ["from headtohead.cli import main; main()", "import headtohead; headtohead.run"])
-def test_windows_is_refused_with_one_sentence_that_names_wsl(code):
+def test_windows_is_rejected_with_one_sentence_that_names_wsl(code):
     windows = "import sys, typer; sys.platform = 'win32'; sys.modules['fcntl'] = None; sys.argv = ['h2h', 'recipes']; "
     process = subprocess.run([sys.executable, "-c", windows + code], capture_output=True, text=True, check=False)
     assert process.returncode == (2 if "cli" in code else 1)
@@ -40,7 +40,7 @@ def test_windows_is_refused_with_one_sentence_that_names_wsl(code):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    """The wheel of the current sources, built from a copy without network access."""
+    """Build a wheel from a copy of the current sources without network access."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
@@ -60,14 +60,20 @@ def test_the_wheel_is_smaller_than_3_mb(wheel):
     assert wheel.stat().st_size < 3e6
 
 
-GRID = {"question": "Which?", "task": "language-model", "seeds": 2, "model.width": 32, "training": {"steps": 4}}
+GRID = {
+    "question": "Which?",
+    "task": "language-model",
+    "seeds": 2,
+    "model.width": 32,
+    "training": {"budget": "4 steps"},
+}
 
 
 def test_dotted_and_nested_settings_are_the_same():
     dotted = h2h.experiment_from_dict({**GRID, "variants": {"a.1": {"model.position": "alibi"}}})
     nested = h2h.experiment_from_dict({**GRID, "variants": {"a.1": {"model": {"position": "alibi"}}}})
     assert dotted == nested
-    assert (dotted.model.width, dotted.training.steps) == (32, 4)
+    assert (dotted.model.width, dotted.training.budget) == (32, "4 steps")
     assert dotted.variants == {"a.1": {"model": {"position": "alibi"}}}
     both = h2h.experiment_from_dict({**GRID, "model": {"heads": 4}, "model.layers": 1})
     assert (both.model.width, both.model.heads, both.model.layers) == (32, 4, 1)
@@ -80,7 +86,7 @@ def test_an_experiment_can_be_varied_and_is_checked_again():
     )
     assert varied.names == ("baseline", "alibi", "deep")
     assert experiment.names == ("baseline",)
-    assert varied.with_settings({"training.steps": 8, "seeds": 3}).training.steps == 8
+    assert varied.with_settings({"training.budget": "8 steps", "seeds": 3}).training.budget == "8 steps"
     with pytest.raises(ConfigError, match="did you mean 'alibi'"):
         experiment.with_variant("typo", {"model.position": "alibbi"})
 

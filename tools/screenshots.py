@@ -29,29 +29,34 @@ from typing import Any
 from playwright.sync_api import Page as Tab
 from playwright.sync_api import sync_playwright
 
-HERE = Path(__file__).resolve().parents[1]
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-SIZES = {"desktop": (1280, 860), "phone": (390, 844)}
-SCHEMES = ("light", "dark")
-LONG = 600_000
-"""timeout in milliseconds, for busy machines"""
-MOST_BYTES = 250_000
-DONE, AT_WORK = "speeches", "at-work"
+PROJECT_ROOT = Path(__file__).resolve().parents[1]
+CHROMIUM_FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+WINDOW_SIZES = {"desktop": (1280, 860), "phone": (390, 844)}
+COLOR_SCHEMES = ("light", "dark")
+TIMEOUT_MILLISECONDS = 600_000
+"""long enough for busy machines"""
+MAX_PICTURE_BYTES = 250_000
+"""larger pictures of the documentation are reported"""
+FINISHED_NAME = "speeches"
+"""name of the finished experiment"""
+RUNNING_NAME = "at-work"
+"""name of the experiment that runs while screenshots are taken"""
 RECIPE = "speeches-decoder"
-TEXT = "the people of this nation will build new schools and honor the law"
+ATTENTION_TEXT = "the people of this nation will build new schools and honor the law"
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page of the web app and the actions before the screenshot."""
+    """A page of the web app."""
 
     name: str
     path: str
-    act: Callable[[Tab], None] = lambda tab: None
+    prepare: Callable[[Tab], None] = lambda tab: None
+    """actions before the screenshot"""
     top: str | None = None
     """selector of the element at the top of the picture for the docs"""
     height: int | None = None
-    """of the picture for the docs; the window height by default"""
+    """height of the picture for the docs; by default the window height"""
 
 
 def wait_for_charts(tab: Tab) -> None:
@@ -65,14 +70,14 @@ def wait_for_training(tab: Tab) -> None:
 
 
 def show_attention(tab: Tab) -> None:
-    tab.get_by_label("Text", exact=True).fill(TEXT)
+    tab.get_by_label("Text", exact=True).fill(ATTENTION_TEXT)
     tab.get_by_role("button", name="Show attention", exact=True).click()
     tab.locator(".thumb").nth(3).click()
     tab.locator(".big image").first.wait_for()
     tab.locator(".token", has_text="nation").first.click()
 
 
-def generate(tab: Tab) -> None:
+def generate_text(tab: Tab) -> None:
     tab.locator('input[value="top-k"]').check()
     tab.get_by_label("Tokens").fill("24")
     tab.get_by_role("button", name="Generate").click()
@@ -94,25 +99,25 @@ def show_cost(tab: Tab) -> None:
 
 
 PAGES = (
-    Page("at-work", f"/experiments/{AT_WORK}", wait_for_training, "#curves-title"),
+    Page("at-work", f"/experiments/{RUNNING_NAME}", wait_for_training, "#curves-title"),
     Page("list", "/"),
-    Page("experiment", f"/experiments/{DONE}", wait_for_charts, height=1420),
+    Page("experiment", f"/experiments/{FINISHED_NAME}", wait_for_charts, height=1420),
     Page("start", "/start"),
     Page("form", "/start/sst2", show_cost),
-    Page("attention", f"/attention?model=run/{DONE}/baseline/0", show_attention),
-    Page("playground", f"/playground?model=run/{DONE}/alibi/0", generate, "#texts"),
+    Page("attention", f"/attention?model=run/{FINISHED_NAME}/baseline/0", show_attention),
+    Page("playground", f"/playground?model=run/{FINISHED_NAME}/alibi/0", generate_text, "#texts"),
     Page("design", "/design", find_query),
 )
-DOCS = {
+DOCS_PICTURES = {
     ("experiment", "light", "desktop"): "serve-experiment.png",
     ("playground", "dark", "desktop"): "serve-playground.png",
     ("at-work", "dark", "phone"): "serve-phone.png",
 }
-"""page, scheme and size: file in docs/pictures"""
+"""file in docs/pictures by page, color scheme and window size"""
 
 
 @contextmanager
-def server(runs: Path) -> Iterator[str]:
+def run_server(runs: Path) -> Iterator[str]:
     """Run `h2h serve` and yield its address."""
     command = [sys.executable, "-m", "headtohead.cli", "serve", str(runs), "--port", "0", "--no-open"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=runs.parent) as process:
@@ -123,70 +128,84 @@ def server(runs: Path) -> Iterator[str]:
             process.terminate()
 
 
-def post(address: str, body: dict[str, Any]) -> None:
+def post_json(address: str, body: dict[str, Any]) -> None:
+    """Send a request to the web app and print the response."""
     request = urllib.request.Request(address, json.dumps(body).encode(), {"content-type": "application/json"})
-    with urllib.request.urlopen(request, timeout=120) as answer:
-        print(answer.read().decode())
+    with urllib.request.urlopen(request, timeout=120) as response:
+        print(response.read().decode())
 
 
-def train(runs: Path) -> None:
-    command = [sys.executable, "-m", "headtohead.cli", "run", RECIPE, "--seeds", "2", "--out", str(runs / DONE)]
+def train_finished_experiment(runs: Path) -> None:
+    """Train the experiment whose results are shown."""
+    command = [
+        sys.executable,
+        "-m",
+        "headtohead.cli",
+        "run",
+        RECIPE,
+        "--seeds",
+        "2",
+        "--out",
+        str(runs / FINISHED_NAME),
+    ]
     subprocess.run(command, check=True, cwd=runs.parent)
 
 
-def visit(browser: Any, address: str, page: Page, scheme: str, size: str) -> dict[str, bytes]:
+def take_page_screenshots(browser: Any, address: str, page: Page, scheme: str, size: str) -> dict[str, bytes]:
     """Return screenshots of the whole page and of the visible part."""
-    width, height = SIZES[size]
+    width, height = WINDOW_SIZES[size]
     context = browser.new_context(
         viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
     )
     tab = context.new_page()
-    tab.set_default_timeout(LONG)
+    tab.set_default_timeout(TIMEOUT_MILLISECONDS)
     tab.goto(address + page.path)
-    page.act(tab)
-    wide = tab.evaluate("document.documentElement.scrollWidth")
-    if wide > width:
-        print(f"{page.name}, {scheme}, {size}: {wide} pixels wide, more than {width}")
+    page.prepare(tab)
+    page_width = tab.evaluate("document.documentElement.scrollWidth")
+    if page_width > width:
+        print(f"{page.name}, {scheme}, {size}: {page_width} pixels wide, more than {width}")
     # Enlarge the window to the page, so that sticky elements are at the end of the page.
-    tall = tab.evaluate("document.documentElement.scrollHeight")
-    tab.set_viewport_size({"width": width, "height": tall})
-    screenshot = tab.screenshot()
+    page_height = tab.evaluate("document.documentElement.scrollHeight")
+    tab.set_viewport_size({"width": width, "height": page_height})
+    whole_page = tab.screenshot()
     tab.set_viewport_size({"width": width, "height": page.height or height})
     tab.evaluate("(top) => top ? document.querySelector(top).scrollIntoView() : scrollTo(0, 0)", page.top)
-    screenshots = {"whole": screenshot, "seen": tab.screenshot()}
+    screenshots = {"whole": whole_page, "visible": tab.screenshot()}
     context.close()
     return screenshots
 
 
-def compress(picture: bytes) -> bytes:
+def compress_picture(picture: bytes) -> bytes:
     """Return the picture with a palette if Pillow is installed."""
     try:
         from PIL import Image
     except ModuleNotFoundError:
         return picture
-    out = BytesIO()
+    compressed = BytesIO()
     Image.open(BytesIO(picture)).convert("RGB").quantize(256, method=Image.Quantize.MEDIANCUT, dither=0).save(
-        out, "PNG", optimize=True
+        compressed, "PNG", optimize=True
     )
-    return min(picture, out.getvalue(), key=len)
+    return min(picture, compressed.getvalue(), key=len)
 
 
-def take(address: str, options: argparse.Namespace, names: set[str]) -> None:
+def take_screenshots(address: str, options: argparse.Namespace, names: set[str]) -> None:
+    """Take screenshots of pages in every color scheme and window size."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=chromium, args=FLAGS)
-        for page, scheme, size in product([page for page in PAGES if page.name in names], SCHEMES, SIZES):
-            screenshots = visit(browser, address, page, scheme, size)
+        browser = play.chromium.launch(executable_path=chromium, args=CHROMIUM_FLAGS)
+        for page, scheme, size in product([page for page in PAGES if page.name in names], COLOR_SCHEMES, WINDOW_SIZES):
+            screenshots = take_page_screenshots(browser, address, page, scheme, size)
             (options.out / f"{page.name}-{scheme}-{size}.png").write_bytes(screenshots["whole"])
-            shown = DOCS.get((page.name, scheme, size))
-            if options.docs and shown:
-                keep(HERE / "docs" / "pictures" / shown, compress(screenshots["seen"]))
+            docs_file = DOCS_PICTURES.get((page.name, scheme, size))
+            if options.docs and docs_file:
+                store_picture(PROJECT_ROOT / "docs" / "pictures" / docs_file, compress_picture(screenshots["visible"]))
         browser.close()
 
 
-def keep(path: Path, picture: bytes) -> None:
+def store_picture(path: Path, picture: bytes) -> None:
+    """Write a picture of the documentation and print its size."""
     path.write_bytes(picture)
-    print(f"{path.name}: {len(picture) / 1000:.0f} kB" + (", too large" if len(picture) > MOST_BYTES else ""))
+    print(f"{path.name}: {len(picture) / 1000:.0f} kB" + (", too large" if len(picture) > MAX_PICTURE_BYTES else ""))
 
 
 def main() -> None:
@@ -205,19 +224,19 @@ def main() -> None:
         runs = Path(folder) / "runs"
         runs.mkdir()
         if options.finished:
-            shutil.copytree(options.finished, runs / DONE)
+            shutil.copytree(options.finished, runs / FINISHED_NAME)
         else:
-            train(runs)
-        with server(runs) as address:
-            while_at_work = names & {"at-work", "list"}
-            if while_at_work:
-                more = {"training.steps": "20000", "training.eval_every": "20", "seeds": "3"}
-                post(f"{address}/api/experiments", {"recipe": RECIPE, "name": AT_WORK, "settings": more})
+            train_finished_experiment(runs)
+        with run_server(runs) as address:
+            pages_of_running_experiment = names & {"at-work", "list"}
+            if pages_of_running_experiment:
+                settings = {"training.budget": "20000 steps", "training.eval_every": "20", "seeds": "3"}
+                post_json(f"{address}/api/experiments", {"recipe": RECIPE, "name": RUNNING_NAME, "settings": settings})
                 try:
-                    take(address, options, while_at_work)
+                    take_screenshots(address, options, pages_of_running_experiment)
                 finally:
-                    post(f"{address}/api/experiments/{AT_WORK}/stop", {})
-            take(address, options, names - while_at_work)
+                    post_json(f"{address}/api/experiments/{RUNNING_NAME}/stop", {})
+            take_screenshots(address, options, names - pages_of_running_experiment)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Head to Head: you changed one thing in a transformer. Did it help, really?
 
 >>> import headtohead as h2h
->>> experiment = h2h.load_experiment("speeches-decoder", ["training.steps=100"])
+>>> experiment = h2h.load_experiment("speeches-decoder", ["training.budget=100 steps"])
 >>> experiment.variants
 {'alibi': {'model': {'position': 'alibi'}}}
 """
@@ -14,36 +14,37 @@ from headtohead.errors import WINDOWS_MESSAGE
 
 if TYPE_CHECKING:
     from headtohead import key_design
-    from headtohead.attention_analysis.api import analyze_attention
+    from headtohead.attention_analysis.analysis import analyze_attention
     from headtohead.generation.generate import generate
-    from headtohead.runner.experiment import Experiment, experiment_from_dict, load_experiment
-    from headtohead.runner.results import Results, read_results, run
+    from headtohead.runner.api.experiment import Experiment, experiment_from_dict, load_experiment
+    from headtohead.runner.api.results import Results, read_results
+    from headtohead.runner.api.run import run
     from headtohead.saved_models.open_model import open_model as load_model
     from headtohead.verdict.compare import compare_scores
+    from headtohead.verdict.external_scores.judge_csv import judge_csv
     from headtohead.verdict.record import Verdict
-    from headtohead.verdict.score_csv import judge_csv
     from headtohead.verdict.scores import Scores
     from headtohead.versus.pairing import paired
     from headtohead.versus.recording import record
 
 # Importing the package must not import torch, so each public name is imported on first access.
 _LOCATIONS = {
-    "Experiment": "headtohead.runner.experiment:Experiment",
-    "Results": "headtohead.runner.results:Results",
+    "Experiment": "headtohead.runner.api.experiment:Experiment",
+    "Results": "headtohead.runner.api.results:Results",
     "Scores": "headtohead.verdict.scores:Scores",
     "Verdict": "headtohead.verdict.record:Verdict",
-    "analyze_attention": "headtohead.attention_analysis.api:analyze_attention",
+    "analyze_attention": "headtohead.attention_analysis.analysis:analyze_attention",
     "compare_scores": "headtohead.verdict.compare:compare_scores",
-    "experiment_from_dict": "headtohead.runner.experiment:experiment_from_dict",
+    "experiment_from_dict": "headtohead.runner.api.experiment:experiment_from_dict",
     "generate": "headtohead.generation.generate:generate",
-    "judge_csv": "headtohead.verdict.score_csv:judge_csv",
+    "judge_csv": "headtohead.verdict.external_scores.judge_csv:judge_csv",
     "key_design": "headtohead.key_design:",
-    "load_experiment": "headtohead.runner.experiment:load_experiment",
+    "load_experiment": "headtohead.runner.api.experiment:load_experiment",
     "load_model": "headtohead.saved_models.open_model:open_model",
     "paired": "headtohead.versus.pairing:paired",
-    "read_results": "headtohead.runner.results:read_results",
+    "read_results": "headtohead.runner.api.results:read_results",
     "record": "headtohead.versus.recording:record",
-    "run": "headtohead.runner.results:run",
+    "run": "headtohead.runner.api.run:run",
 }
 
 __all__ = [

@@ -24,7 +24,6 @@ Code that raises an error states only the problem; the caller that knows the fil
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
@@ -65,12 +64,12 @@ class ValidationIssue:
         if self.suggestion:
             lines.append(f"    did you mean {self.suggestion!r}?")
         if self.allowed:
-            lines.append(f"    allowed: {truncate_text(', '.join(self.allowed), MAX_ALLOWED_CHARS)}")
+            lines.append(f"    allowed: {truncate_text(', '.join(self.allowed), MAX_ALLOWED_VALUES_CHARS)}")
         return "\n".join(lines)
 
 
 class ConfigError(RequestError):
-    """Raised if an experiment file or a `--set` option is invalid. `issues` holds all of them."""
+    """Raised if an experiment file or a `--set` option is invalid. `issues` contains all issues."""
 
     def __init__(self, source: str, issues: Iterable[ValidationIssue]) -> None:
         self.source = source
@@ -103,7 +102,7 @@ class StrategyError(RequestError):
 
 
 class RunFolderError(RequestError):
-    """Raised if a run folder belongs to another experiment or is corrupted."""
+    """Raised if a run folder belongs to a different experiment or is corrupted."""
 
 
 class FolderLockedError(RunFolderError):
@@ -148,19 +147,28 @@ class PeerLostError(TrialError):
 
 WINDOWS_MESSAGE = "Head to Head runs on Linux and macOS; on Windows, install and run it in WSL (wsl --install)."
 
-MAX_WORD_CHARS, MAX_CANDIDATES = 60, 1000
-"""limits of `suggest`, because the cost of difflib grows quickly with the length and number of candidates"""
-MAX_TEXT_CHARS, MAX_ALLOWED_CHARS, MAX_MESSAGE_CHARS = 800, 1000, 20_000
+MAX_SUGGESTION_CHARS = 60
+"""length above which `suggest` ignores a word, because the cost of difflib grows quickly with the length"""
+MAX_SUGGESTION_CANDIDATES = 1000
+"""candidates that `suggest` compares, because the cost of difflib grows with their number"""
+MAX_ISSUE_CHARS = 800
+"""length to which the message of an issue is shortened"""
+MAX_ALLOWED_VALUES_CHARS = 1000
+"""length to which the list of allowed values of an issue is shortened"""
+MAX_MESSAGE_CHARS = 20_000
+"""length to which the message of an error is shortened"""
 MAX_SHOWN_ISSUES = 30
 """issues listed in the message of a `ConfigError`"""
 
 
 def suggest(word: str, candidates: Iterable[str]) -> str | None:
     """Return the candidate closest to `word`, or None if none is similar enough."""
-    if len(word) > MAX_WORD_CHARS:
+    if len(word) > MAX_SUGGESTION_CHARS:
         return None
     short_candidates = [
-        candidate for candidate in islice(candidates, MAX_CANDIDATES) if len(candidate) <= MAX_WORD_CHARS
+        candidate
+        for candidate in islice(candidates, MAX_SUGGESTION_CANDIDATES)
+        if len(candidate) <= MAX_SUGGESTION_CHARS
     ]
     return next(iter(difflib.get_close_matches(word, short_candidates, n=1, cutoff=0.6)), None)
 
@@ -171,7 +179,7 @@ def format_suggestion(word: str, candidates: Iterable[str]) -> str:
     return f"; did you mean {suggestion!r}?" if suggestion else ""
 
 
-def truncate_text(text: str, max_chars: int = MAX_TEXT_CHARS) -> str:
+def truncate_text(text: str, max_chars: int = MAX_ISSUE_CHARS) -> str:
     """Shorten text to about `max_chars` characters, keeping its beginning and end.
 
     Characters that cannot be encoded as UTF-8 are replaced by backslash escapes.
@@ -179,19 +187,3 @@ def truncate_text(text: str, max_chars: int = MAX_TEXT_CHARS) -> str:
     if len(text) > max_chars:
         text = f"{text[: max_chars - 100]} ... {text[-60:]}"
     return text.encode("utf-8", "backslashreplace").decode()
-
-
-_CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
-def escape_control_characters(text: str) -> str:
-    """Return text with control characters, which could command the terminal, as backslash escapes.
-
-    Line breaks and tabs are kept. Marks that reorder text and unpaired surrogates are escaped too.
-    """
-
-    def escape(match: re.Match[str]) -> str:
-        code = ord(match[0])
-        return f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"
-
-    return _CONTROL_CHARACTERS.sub(escape, text)

@@ -6,21 +6,21 @@ import psutil
 import torch
 from torch import Tensor
 
-from headtohead.config import model as config_model
+from headtohead.config.tables.model import CustomModelConfig, ModelConfig, PretrainedModelConfig, TransformerConfig
 from headtohead.errors import ModelError
 from headtohead.nn.custom_model import CustomModel
-from headtohead.nn.init import WriteRecorder, init_parameters
+from headtohead.nn.seeded_init import WriteRecorder
 from headtohead.nn.torch_rng import fork_seeded_rng
 from headtohead.nn.transformer import Transformer
-from headtohead.pretrained import classifier, layer_dropping
+from headtohead.pretrained import classifier, student_model
 from headtohead.pretrained.classifier import EncoderClassifier
-from headtohead.pretrained.layer_dropping import StudentModel
+from headtohead.pretrained.student_model import StudentModel
 
 BYTES_PER_PARAMETER = 4
 
 
 def build_model(
-    model: config_model.ModelConfig,
+    model_config: ModelConfig,
     vocab_size: int,
     num_classes: int | None = None,
     *,
@@ -32,57 +32,65 @@ def build_model(
     """Build a model with its initial weights.
 
     Args:
-        model: Settings of the model.
+        model_config: The table `[model]` of an experiment file.
         vocab_size: Size of the vocabulary.
         num_classes: Number of classes, for classifiers.
         is_causal: Whether the model is a decoder; by default, models without classes are.
         seed: Seed of the initial weights.
         base_folder: Folder that the files of custom models are relative to.
-        token_counts: Token counts of the training data, which initialise the bias of the output layer with
-            `output_bias = "frequencies"`.
+        token_counts: Token counts of the training data, which initialize the bias of the output layer with
+            `output.bias = "frequencies"`.
     """
-    if isinstance(model, config_model.PretrainedModelConfig):
+    if isinstance(model_config, PretrainedModelConfig):
         if num_classes is None:
-            return layer_dropping.build_student(model)
-        return classifier.build_classifier(model, num_classes, seed=seed)
-    _check_memory(model, vocab_size)
-    if isinstance(model, config_model.CustomModelConfig):
+            return student_model.build_student(model_config)
+        return classifier.build_classifier(model_config, num_classes, seed=seed)
+    _check_weights_fit_memory(model_config, vocab_size)
+    if isinstance(model_config, CustomModelConfig):
         with fork_seeded_rng(seed, "initial"):
-            return CustomModel(model, vocab_size, num_classes, base_folder=base_folder)
-    with fork_seeded_rng(seed, "initial"), WriteRecorder() as construction:
-        transformer = Transformer(model, vocab_size, num_classes, is_causal=is_causal)
-    init_parameters(transformer, seed, construction)
-    _scale_embeddings(transformer)
-    if num_classes is None:
-        _init_output_layer(transformer, token_counts)
+            custom_model = CustomModel(model_config, vocab_size, num_classes, base_folder=base_folder)
+        if model_config.pair_with is not None:
+            paired_module = f"{model_config.module.rpartition(':')[0]}:{model_config.pair_with}"
+            paired_config = model_config.model_copy(update={"module": paired_module, "pair_with": None})
+            with fork_seeded_rng(seed, "initial"):
+                paired_model = CustomModel(paired_config, vocab_size, num_classes, base_folder=base_folder)
+            _copy_paired_weights(paired_model, custom_model)
+        return custom_model
+    with fork_seeded_rng(seed, "initial"), WriteRecorder() as constructor_writes:
+        transformer = Transformer(model_config, vocab_size, num_classes, is_causal=is_causal)
+    transformer.init_weights(seed, constructor_writes)
+    if num_classes is None and token_counts is not None:
+        transformer.output.use_token_counts(token_counts)
     return transformer
 
 
-def _check_memory(model: config_model.TransformerConfig | config_model.CustomModelConfig, vocab_size: int) -> None:
-    """Raise ModelError if not even embeddings and projections fit into free memory. Skipped on the meta device."""
-    if isinstance(model, config_model.CustomModelConfig) or torch.empty(0).device.type == "meta":
+@torch.no_grad()
+def _copy_paired_weights(paired_model: CustomModel, custom_model: CustomModel) -> None:
+    """Give a custom model the initial weights of the network that `model.pair_with` names, where names and shapes
+    match. Raise ModelError if no tensor matches.
+    """
+    paired_tensors, tensors = paired_model.state_dict(), custom_model.state_dict()
+    shared_names = [
+        name for name, tensor in paired_tensors.items() if name in tensors and tensors[name].shape == tensor.shape
+    ]
+    if not shared_names:
+        module = paired_model.model_config.module
+        raise ModelError(f"model.pair_with: no tensor of {module} has an equal name and shape")
+    for name in shared_names:
+        tensors[name].copy_(paired_tensors[name])
+
+
+def _check_weights_fit_memory(model_config: TransformerConfig | CustomModelConfig, vocab_size: int) -> None:
+    """Raise ModelError if embeddings and projections alone exceed free memory. Skipped on the meta device."""
+    if isinstance(model_config, CustomModelConfig) or torch.empty(0).device.type == "meta":
         return
-    projections = 4 * model.width * model.heads * model.resolved_head_dim
-    needed = BYTES_PER_PARAMETER * (vocab_size * model.width + model.layers * projections)
-    free = psutil.virtual_memory().available
-    if needed > free:
+    projection_parameters = 4 * model_config.width * model_config.heads * model_config.resolved_head_dim
+    required_bytes = BYTES_PER_PARAMETER * (
+        vocab_size * model_config.width + model_config.layers * projection_parameters
+    )
+    free_bytes = psutil.virtual_memory().available
+    if required_bytes > free_bytes:
         raise ModelError(
-            f"not enough memory for {model.layers:,} layers of width {model.width:,} and vocabulary of {vocab_size:,}: "
-            f"at least {needed / 2**30:.1f} GB needed, {free / 2**30:.1f} GB free"
+            f"not enough memory for {model_config.layers:,} layers of width {model_config.width:,} and vocabulary of "
+            f"{vocab_size:,}: at least {required_bytes / 2**30:.1f} GB needed, {free_bytes / 2**30:.1f} GB free"
         )
-
-
-@torch.no_grad()
-def _scale_embeddings(model: Transformer) -> None:
-    """Scale the token embeddings, which PyTorch initialises with standard deviation 1, to `embedding_init_std`."""
-    model.embedding.weight.mul_(model.model_config.resolved_embedding_init_std)
-
-
-@torch.no_grad()
-def _init_output_layer(model: Transformer, token_counts: Tensor | None) -> None:
-    """Apply `output_init` and `output_bias` to the output layer."""
-    if model.model_config.output_init == "zero":
-        model.output.weight.zero_()
-    if model.model_config.output_bias == "frequencies" and token_counts is not None:
-        counts = token_counts.double().clamp_min(0.5)  # the logarithm must be finite for tokens that never occur
-        model.output.bias.copy_((counts / counts.sum()).log())

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headtohead.errors import escape_control_characters
+from headtohead.control_characters import escape_control_characters
 
 
 def format_duration(seconds: float) -> str:
-    """Format a duration: 3.0 s, 2 min 05 s, 1 h 20 min."""
+    """Format elapsed or remaining time in progress reports, such as 3.0 s, 2 min 05 s or 1 h 20 min."""
     whole_seconds = round(seconds)
     if whole_seconds < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{whole_seconds} s"
@@ -34,11 +34,15 @@ class ProgressUpdate:
 
     def __str__(self) -> str:
         has_estimate = self.seconds_left is not None and self.completed < self.total
-        remaining = f", about {format_duration(self.seconds_left or 0)} left" if has_estimate else ""
-        return f"{self.description}: {self.completed} of {self.total}{remaining}" if self.total else self.description
+        remaining_time = f", about {format_duration(self.seconds_left or 0)} left" if has_estimate else ""
+        return (
+            f"{self.description}: {self.completed} of {self.total}{remaining_time}" if self.total else self.description
+        )
 
 
 ProgressCallback = Callable[[ProgressUpdate], None]
+FIRST_EXTRAPOLATED_STEP = 3
+"""The step from which on `ProgressReporter` ignores the time of the first step, which includes startup."""
 
 
 def ignore_progress(update: ProgressUpdate) -> None:
@@ -48,24 +52,29 @@ def ignore_progress(update: ProgressUpdate) -> None:
 class ProgressReporter:
     """Count completed units of work and report them with an estimate of the remaining time.
 
-    The estimate extrapolates the average time per unit since the reporter was created. `completed` units were done
-    before, such as those of an interrupted run.
+    The estimate extrapolates the average time per unit. From the third step on, the average excludes the first step,
+    which includes the start of processes and the loading of models. `completed` is the number of units that an
+    interrupted run has finished before.
     """
 
     def __init__(self, description: str, total: int, on_progress: ProgressCallback, completed: int = 0) -> None:
         self.description, self.total, self.on_progress, self.completed = description, total, on_progress, completed
-        self._initial_count, self._start_time = completed, time.monotonic()
+        self._extrapolated_from_count, self._start_time, self._num_steps = completed, time.monotonic(), 0
+        self._first_step = (completed, self._start_time)
         self.on_progress(ProgressUpdate(description, completed, total))
 
     def step(self, count: int = 1) -> None:
         """Add `count` completed units and report the new state."""
+        now = time.monotonic()
         self.completed += count
-        seconds_per_unit = (time.monotonic() - self._start_time) / max(1, self.completed - self._initial_count)
-        self.on_progress(
-            ProgressUpdate(
-                self.description, self.completed, self.total, seconds_per_unit * (self.total - self.completed)
-            )
-        )
+        self._num_steps += 1
+        if self._num_steps == 1:
+            self._first_step = (self.completed, now)
+        elif self._num_steps == FIRST_EXTRAPOLATED_STEP:
+            self._extrapolated_from_count, self._start_time = self._first_step
+        seconds_per_unit = (now - self._start_time) / max(1, self.completed - self._extrapolated_from_count)
+        seconds_left = seconds_per_unit * (self.total - self.completed)
+        self.on_progress(ProgressUpdate(self.description, self.completed, self.total, seconds_left))
 
 
 class StderrProgress:
@@ -74,7 +83,12 @@ class StderrProgress:
     Nothing is printed for the first two seconds, so short operations stay silent.
     """
 
-    WAIT, TERMINAL, ELSEWHERE = 2.0, 0.25, 30.0
+    SILENT_SECONDS = 2.0
+    """Time before the first line."""
+    TERMINAL_INTERVAL_SECONDS = 0.25
+    """Time between updates of the line on a terminal."""
+    LOG_INTERVAL_SECONDS = 30.0
+    """Time between lines if stderr is not a terminal."""
 
     def __init__(self) -> None:
         self._start_time = self._last_write_time = time.monotonic()
@@ -86,7 +100,8 @@ class StderrProgress:
             self._description, self._start_time, self._last_write_time = update.description, now, now
         is_finished = 0 < update.total <= update.completed and self._last_write_time > self._start_time
         if not is_finished and (
-            now - self._start_time < self.WAIT or now - self._last_write_time < self._get_interval(is_terminal)
+            now - self._start_time < self.SILENT_SECONDS
+            or now - self._last_write_time < self._get_write_interval(is_terminal)
         ):
             return
         self._last_write_time = now
@@ -95,5 +110,5 @@ class StderrProgress:
         sys.stderr.write(line if is_terminal and not is_finished else f"{line}\n")
         sys.stderr.flush()
 
-    def _get_interval(self, is_terminal: bool) -> float:
-        return self.TERMINAL if is_terminal else self.ELSEWHERE
+    def _get_write_interval(self, is_terminal: bool) -> float:
+        return self.TERMINAL_INTERVAL_SECONDS if is_terminal else self.LOG_INTERVAL_SECONDS

@@ -9,9 +9,7 @@ from __future__ import annotations
 import hashlib
 
 
-def derive_seed(*parts: int | str) -> int:
-    """Return a 63-bit seed that is a hash of `parts`, for example of (seed, "batches", step). Types are part of the
-    hash.
-    """
-    text = "\x1f".join(f"{type(part).__name__}:{part}" for part in parts)
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
+def derive_seed(*labels: int | str) -> int:
+    """Return a 63-bit seed that is a hash of `labels`, such as (seed, "batches", step), and of their types."""
+    typed_labels = "\x1f".join(f"{type(label).__name__}:{label}" for label in labels)
+    return int.from_bytes(hashlib.blake2b(typed_labels.encode(), digest_size=8).digest(), "big") >> 1

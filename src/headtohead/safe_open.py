@@ -1,4 +1,4 @@
-"""Open files of run folders, which are untrusted: others may have written them.
+"""Open files of run folders, which are untrusted: somebody else may have written them.
 
 Links are not followed, only regular files are opened, and sizes are limited before a parser sees the bytes. Everything
 that reads a run folder goes through this module; an audit hook in the tests and a lint rule enforce it.
@@ -27,10 +27,11 @@ MAX_WEIGHTS_BYTES = 64 << 30
 """limit of weights, and of every file whose hash is computed"""
 MAX_JSON_VALUES = 2_000_000
 """limit of the values in a file, because a parsed value takes up to 30 times the space of its text"""
-MAX_ENTRIES = 1_000_000
+MAX_FOLDER_ENTRIES = 1_000_000
+"""limit of the files and subfolders of a run folder or an experiment's folder"""
 MAX_FOLDER_DEPTH = 8
 MAX_SPARSE_RATIO = 100
-"""size of a file divided by its space on disk; compressing file systems reach about 10 with weights"""
+"""limit of a file's size divided by its space on disk; compressing file systems reach about 10 with weights"""
 UNREAD_FOLDERS = ("logs",)
 """folders of trackers in an experiment's folder; nothing reads them, and wandb creates links there"""
 
@@ -44,17 +45,17 @@ def open_file(path: Path, max_bytes: int = MAX_FILE_BYTES, *, follow_link: bool 
     try:
         descriptor = os.open(path, flags)
     except OSError as error:
-        raise RunFolderError(f"{path}: {_describe_open_error(error)}") from None
+        raise RunFolderError(f"{path}: {_explain_failed_open(error)}") from None
     status = os.fstat(descriptor)
-    problem = _find_problem(status, max_bytes)
-    if problem:
+    reason = _find_reason_to_refuse(status, max_bytes)
+    if reason:
         os.close(descriptor)
-        raise RunFolderError(f"{path}: {problem}")
+        raise RunFolderError(f"{path}: {reason}")
     return os.fdopen(descriptor, "rb")
 
 
-def _describe_open_error(error: OSError) -> str:
-    """Return why a file cannot be opened, for an error message."""
+def _explain_failed_open(error: OSError) -> str:
+    """Return why the operating system or a no-follow flag prevented an untrusted file from being opened."""
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
         return "no such file; is this a run folder?"
     if error.errno == errno.ELOOP:
@@ -64,8 +65,8 @@ def _describe_open_error(error: OSError) -> str:
     return f"cannot be read ({error.strerror})"
 
 
-def _find_problem(status: os.stat_result, max_bytes: int) -> str:
-    """Return why a file is not read, or an empty string."""
+def _find_reason_to_refuse(status: os.stat_result, max_bytes: int) -> str:
+    """Return why an opened file of this status must not be read, or an empty string."""
     if not stat.S_ISREG(status.st_mode):
         return "is not a regular file"
     if status.st_size > max_bytes:
@@ -88,14 +89,17 @@ def read_tail(path: Path, num_bytes: int) -> bytes:
         return file.read(num_bytes)
 
 
-def check_value_count(raw: bytes, source: object) -> None:
-    """Raise RunFolderError if JSON text may hold too many values. Strings that contain commas count too."""
+def check_json_value_count(raw: bytes, source: object) -> None:
+    """Raise RunFolderError if an untrusted JSON file may have too many values to parse.
+
+    Counts commas and opening brackets, including those inside strings.
+    """
     if raw.count(b",") + raw.count(b"[") + raw.count(b"{") > MAX_JSON_VALUES:
         raise RunFolderError(f"{source} has more than {MAX_JSON_VALUES:,} values, the limit")
 
 
-def read_arrays(path: Path) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
-    """Return the arrays of a safetensors file by name; raise RunFolderError if it is invalid."""
+def read_safetensors(path: Path) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
+    """Return the arrays of an untrusted safetensors file by name; raise RunFolderError for invalid files."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
@@ -110,35 +114,35 @@ def check_folder(folder: Path) -> None:
 
     The path of the folder itself may be a link, because the user names it.
     """
-    for number, (entry, depth) in enumerate(_iterate_entries(folder, 1), start=1):
+    for number, (entry, depth) in enumerate(_walk_folder(folder, 1), start=1):
         if entry.is_symlink():
             raise RunFolderError(f"{entry.path}: is a link, which is not followed; replace it by the file itself")
         if not (entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False)):
             raise RunFolderError(f"{entry.path}: is not a regular file")
         if depth > MAX_FOLDER_DEPTH:
             raise RunFolderError(f"{entry.path}: is more than {MAX_FOLDER_DEPTH} folders deep in {folder}")
-        if number > MAX_ENTRIES:
-            raise RunFolderError(f"{folder}: has more than {MAX_ENTRIES:,} files and folders")
+        if number > MAX_FOLDER_ENTRIES:
+            raise RunFolderError(f"{folder}: has more than {MAX_FOLDER_ENTRIES:,} files and folders")
 
 
 def find_hard_link(folder: Path) -> str:
     """Name a file of a folder that has another name, through which it can be changed later; "" if there is none."""
-    for entry, _ in _iterate_entries(folder, 1):
+    for entry, _ in _walk_folder(folder, 1):
         status = entry.stat(follow_symlinks=False)
         if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
             return f"{entry.path}: has {status.st_nlink} names (hard links); replace it by a copy"
     return ""
 
 
-def _iterate_entries(folder: Path, depth: int) -> Iterator[tuple[os.DirEntry[str], int]]:
-    """Yield the entries of a folder and of its subfolders, with their depth."""
+def _walk_folder(folder: Path, depth: int) -> Iterator[tuple[os.DirEntry[str], int]]:
+    """Yield the entries of a folder and of its subfolders with their depth, without following links."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if depth == 1 and entry.name in UNREAD_FOLDERS:
                 continue
             yield entry, depth
             if entry.is_dir(follow_symlinks=False):
-                yield from _iterate_entries(Path(entry.path), depth + 1)
+                yield from _walk_folder(Path(entry.path), depth + 1)
 
 
 def create_file(path: Path) -> BufferedWriter:
@@ -158,7 +162,7 @@ def open_lock_file(path: Path) -> BufferedRandom:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENXIO):
-            raise RunFolderError(f"{path}: {_describe_open_error(error)}; remove it") from None
+            raise RunFolderError(f"{path}: {_explain_failed_open(error)}; remove it") from None
         raise
     return os.fdopen(descriptor, "r+b")
 

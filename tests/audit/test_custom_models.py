@@ -1,4 +1,4 @@
-"""Networks of the user's own are audited too, bare or behind the protocol, and those that cheat are caught."""
+"""Custom networks are audited with and without the model protocol, and violations are detected."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from headtohead.audit.model_audit import audit_model
 from headtohead.audit.result import format_blocking_reasons
-from headtohead.config import model as config_model
+from headtohead.config.tables import model as config_model
 from headtohead.config.tasks import Target
 from headtohead.errors import ModelError
 from headtohead.model_factory import build_model
@@ -64,26 +64,26 @@ def own(tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize("bare", [False, True])
-def test_honest_network_passes_and_is_told_what_does_not_apply(own: Any, audit: Any, bare: bool) -> None:
+def test_correct_network_passes_and_is_told_what_does_not_apply(own: Any, audit: Any, bare: bool) -> None:
     model = own().inner if bare else own()
-    found = audit(model)
-    assert {name for name, one in found.items() if one.passed is False} == set()
-    assert {name for name, one in found.items() if one.passed is None} == {
+    audits = audit(model)
+    assert {name for name, item in audits.items() if item.passed is False} == set()
+    assert {name for name, item in audits.items() if item.passed is None} == {
         "kv-cache",
         "attention-implementations",
         "attention-weights",
     }
-    assert "in float64 on a copy" in found["causality"].procedure
-    assert "not supported" not in found["causality"].procedure
+    assert "in float64 on a copy" in audits["causality"].procedure
+    assert "not supported" not in audits["causality"].procedure
 
 
 @pytest.mark.parametrize("bare", [False, True])
 @pytest.mark.parametrize("peek", [1, 11])
-def test_network_that_cheats_is_caught(own: Any, audit: Any, bare: bool, peek: int) -> None:
+def test_network_that_cheats_is_detected(own: Any, audit: Any, bare: bool, peek: int) -> None:
     model = own(peek=peek)
-    found = audit(model.inner if bare else model)
-    assert format_blocking_reasons(found.values()) == "reads the future"
-    assert f"logits up to {peek} positions before" in found["causality"].observation
+    audits = audit(model.inner if bare else model)
+    assert format_blocking_reasons(audits.values()) == "reads the future"
+    assert f"logits up to {peek} positions before" in audits["causality"].observation
 
 
 def test_network_with_maps_left_over_from_a_pass_can_be_audited(own: Any, audit: Any) -> None:
@@ -94,7 +94,7 @@ def test_network_with_maps_left_over_from_a_pass_can_be_audited(own: Any, audit:
 
 
 class Simple(nn.Module):
-    """The mean of what came before; each test breaks one thing."""
+    """Causal mean of the embeddings. Each test breaks one property."""
 
     def __init__(self, out: int = 23) -> None:
         super().__init__()
@@ -116,8 +116,8 @@ def test_mean_over_the_whole_text_reads_the_future(audit: Any) -> None:
     assert audit(Whole())["causality"].failure_reason == "reads the future"
 
 
-def test_mask_of_padding_that_replaces_the_causal_mask_is_caught(audit: Any) -> None:
-    """A bug that shows only when padding is handed in."""
+def test_mask_of_padding_that_replaces_the_causal_mask_is_detected(audit: Any) -> None:
+    """The bug only appears if a padding mask is passed."""
 
     class Replaced(Simple):
         def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:
@@ -128,9 +128,9 @@ def test_mask_of_padding_that_replaces_the_causal_mask_is_caught(audit: Any) -> 
             scores = (x @ x.transpose(1, 2)).masked_fill(~allowed, -torch.inf)
             return self.output(scores.softmax(-1) @ x)
 
-    found = audit(Replaced())["causality"]
-    assert found.passed is False
-    assert "with padding" in found.observation
+    result = audit(Replaced())["causality"]
+    assert result.passed is False
+    assert "with padding" in result.observation
 
 
 def test_network_without_an_embedding_layer_is_caught_by_value(audit: Any) -> None:
@@ -139,12 +139,12 @@ def test_network_without_an_embedding_layer_is_caught_by_value(audit: Any) -> No
             x = nn.functional.one_hot(input_ids, 23).to(self.output.weight.dtype) @ self.embedding.weight
             return self.output(x + x.roll(-1, 1))
 
-    found = audit(OneHot())["causality"]
-    assert found.passed is False
-    assert "not supported by the model: gradients (no embedding layer receives the token ids)" in found.procedure
+    result = audit(OneHot())["causality"]
+    assert result.passed is False
+    assert "not supported by the model: gradients (no embedding layer receives the token ids)" in result.procedure
 
 
-def test_network_that_refuses_float64_is_audited_in_float32(audit: Any) -> None:
+def test_network_that_rejects_float64_is_audited_in_float32(audit: Any) -> None:
     class Single(Simple):
         leak = False
 
@@ -153,9 +153,9 @@ def test_network_that_refuses_float64_is_audited_in_float32(audit: Any) -> None:
             return self.output(self.mean(x) + (0.01 * x.roll(-1, 1) if self.leak else 0))
 
     model = Single()
-    found = audit(model)["causality"]
-    assert found.passed is True
-    assert "in float32 (float64 is not supported by the model) on a copy" in found.procedure
+    result = audit(model)["causality"]
+    assert result.passed is True
+    assert "in float32 (float64 is not supported by the model) on a copy" in result.procedure
     model.leak = True
     assert audit(model)["causality"].passed is False
 
@@ -166,16 +166,16 @@ def test_network_that_takes_one_length_only_is_audited_at_that(audit_all: Any) -
             assert input_ids.shape[1] == 12, "only whole contexts"
             return super().forward(input_ids)
 
-    found = audit_all(Fixed())
-    assert found["causality"].passed is True
-    assert "texts of 7 tokens" in found["causality"].procedure
-    assert found["batch-independence"].passed is True
-    assert found["position-signals"].passed is None
-    assert "AssertionError: only whole contexts" in found["position-signals"].observation
+    audits = audit_all(Fixed())
+    assert audits["causality"].passed is True
+    assert "sequences of 7 tokens" in audits["causality"].procedure
+    assert audits["batch-independence"].passed is True
+    assert audits["position-signals"].passed is None
+    assert "AssertionError: only whole contexts" in audits["position-signals"].observation
 
 
 class Classifier(Simple):
-    """Knows padding by its token, not by a mask."""
+    """Recognizes padding by its token instead of a mask."""
 
     masks = True
 
@@ -204,16 +204,16 @@ def test_what_stands_under_padding_is_changed_even_at_one_length(audit: Any, mas
             weight = (keep if masks else torch.ones_like(keep))[..., None]
             return self.output((self.embedding(input_ids) * weight).sum(1) / keep.sum(1, keepdim=True))
 
-    found = audit(Fixed(), classes=3)["padding"]
-    assert found.passed is masks
-    assert masks or "other tokens under the padding" in found.observation
+    result = audit(Fixed(), classes=3)["padding"]
+    assert result.passed is masks
+    assert masks or "other tokens under the padding" in result.observation
 
 
-def test_model_that_gives_no_numbers_has_no_verdict(make: Any, audit_all: Any) -> None:
-    model = make()
+def test_model_that_gives_no_numbers_has_no_verdict(build_small_model: Any, audit_all: Any) -> None:
+    model = build_small_model()
     nn.init.constant_(model.output.bias, torch.nan)
-    found = audit_all(model)
-    assert format_blocking_reasons(found.values()) == "logits are NaN"
+    audits = audit_all(model)
+    assert format_blocking_reasons(audits.values()) == "logits are NaN"
 
 
 def test_logits_that_are_minus_infinity_for_padding_are_numbers(audit: Any) -> None:
@@ -222,15 +222,15 @@ def test_logits_that_are_minus_infinity_for_padding_are_numbers(audit: Any) -> N
             logits = super().forward(input_ids)
             return logits.masked_fill(torch.arange(23) == 0, -torch.inf)
 
-    found = audit(Never())
-    assert found["causality"].passed is True
-    assert found["batch-independence"].passed is True
+    audits = audit(Never())
+    assert audits["causality"].passed is True
+    assert audits["batch-independence"].passed is True
 
 
-def test_what_cannot_be_audited_is_refused_in_words(make: Any, audit: Any) -> None:
+def test_what_cannot_be_audited_is_rejected_with_a_message(build_small_model: Any, audit: Any) -> None:
     with pytest.raises(ModelError, match="fails: IndexError"):
-        audit(make(), vocab_size=99)
+        audit(build_small_model(), vocab_size=99)
     with pytest.raises(ModelError, match="input_ids must be between 0 and 22, got 1 to 77"):
-        audit(make(), input_ids=torch.tensor([[1, 2, 77]]))
+        audit(build_small_model(), input_ids=torch.tensor([[1, 2, 77]]))
     with pytest.raises(ModelError, match="auditing a classifier requires num_classes"):
         audit_model(Classifier(), target=Target.CLASS, vocab_size=23, context=12)

@@ -1,4 +1,4 @@
-"""Labels that follow from the length or from single tokens of a text are named; ordinary labels are not."""
+"""Labels that follow from text length or single tokens are reported; ordinary labels are not."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ Mistake = Callable[[list[str], int, random.Random], list[str]]
 
 
 def insert_in_order(words: list[str], draw: random.Random, *, is_reversed: bool) -> list[str]:
-    """Insert two tokens anywhere inside the words, in this or in the other order."""
+    """Insert two tokens at random positions, in the given order or reversed."""
     first, second = sorted(draw.sample(range(4, len(words) - 3), 2)) if len(words) > 9 else (3, 5)
     tokens = ("bbb", "aaa") if is_reversed else ("aaa", "bbb")
     return [*words[:first], tokens[0], *words[first:second], tokens[1], *words[second:]]
 
 
 def insert_pairs(words: list[str], draw: random.Random, *, is_reversed: bool) -> list[str]:
-    """Insert some of 20 pairs of tokens that are next to each other, in this or in the other order."""
+    """Insert some of 20 pairs of adjacent tokens, in the given order or reversed."""
     pairs = [[f"x{i}", f"y{i}"] for i in draw.sample(range(20), 3)]
     tokens = [token for pair in pairs for token in (pair[::-1] if is_reversed else pair)]
     return [*words[:4], *tokens, *words[4:]]
 
 
 def audit(folder: Path, mistake: Mistake, num_classes: int = 2) -> CheckResult:
-    """Write rows whose first word hints at the class in 70 % of the cases, with a mistake, and audit them."""
+    """Write rows whose first word indicates the class in 70 % of the cases, add a mistake, and audit them."""
     draw = random.Random(0)
     folder.mkdir(exist_ok=True)
     for name, rows in (("train", 400), ("test", 100)):
@@ -114,7 +114,7 @@ def test_ordinary_labels_are_not_accused(tmp_path: Path, num_classes: int) -> No
         "mark of one class",
     ],
 )
-def test_labels_that_counts_give_away_are_named(tmp_path: Path, mistake: Mistake, words: str) -> None:
+def test_labels_that_counts_give_away_are_reported(tmp_path: Path, mistake: Mistake, words: str) -> None:
     result = audit(tmp_path / "text", mistake)
     assert result.passed is False and words in result.interpretation
     if "Many" in words:

@@ -1,4 +1,4 @@
-"""Check results, and the reasons for withholding a verdict."""
+"""Check results and the reasons for withholding a verdict."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHEAT = CheckResult(
 )
 
 
-def test_only_what_failed_and_is_serious_takes_the_verdict_away() -> None:
+def test_only_what_failed_and_is_serious_withholds_the_verdict() -> None:
     assert format_blocking_reasons([PASSED, FLAW]) == ""
     assert format_blocking_reasons([FLAW, CHEAT]) == "reads the future"
 

@@ -1,4 +1,4 @@
-"""The audit of scores measures changes in nats on scored tokens, and a required audit without a result has a price."""
+"""The scoring audit measures changes in nats on scored tokens, and a missing required audit withholds the verdict."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from headtohead.audit.rescoring import ModelRescorer
 from headtohead.audit.result import CheckResult, list_blocking_reasons
 from headtohead.audit.scoring_audit import run_scoring_checks
-from headtohead.audit.scoring_probe import ScoringProbe
 from headtohead.config.tasks import LANGUAGE_MODEL, Target
 from headtohead.data.batches import Batch
-from headtohead.findings.probes import read_audits
+from headtohead.findings.audits import merge_audits_over_seeds
 from headtohead.nn.protocol import ModelOutput
-from headtohead.training.objectives import Evaluation, LanguageModelObjective
+from headtohead.training.task_objectives.evaluation_pass import Evaluation
+from headtohead.training.task_objectives.language_modeling import LanguageModelObjective
 
 VOCAB, LENGTH = 19, 12
 
 
 class Mean(nn.Module):
-    """The mean of the embeddings so far. Subclasses change it."""
+    """Mean of the embeddings so far. Subclasses modify it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +76,7 @@ class FixedBatch(Mean):
 def audit(model: nn.Module, **settings: Any) -> dict[str, CheckResult]:
     ids = torch.randint(0, VOCAB, (16, LENGTH + 1), generator=torch.Generator().manual_seed(1))
     batches = [Batch(rows[:, :-1], rows[:, 1:]) for rows in ids.split(8)]
-    probe = ScoringProbe(
+    rescorer = ModelRescorer(
         model,
         LanguageModelObjective(),
         batches,
@@ -83,12 +84,12 @@ def audit(model: nn.Module, **settings: Any) -> dict[str, CheckResult]:
         device=torch.device("cpu"),
         **settings,
     )
-    return {result.name: result for result in run_scoring_checks(probe)}
+    return {result.name: result for result in run_scoring_checks(rescorer)}
 
 
 @pytest.mark.parametrize("network", [Mean, NoisyMean, FourierMean])
 @pytest.mark.parametrize("is_trained", [True, False])
-def test_honest_networks_pass(network: type[nn.Module], is_trained: bool) -> None:
+def test_correct_networks_pass(network: type[nn.Module], is_trained: bool) -> None:
     results = audit(network(), is_trained=is_trained)
     assert all(result.passed for result in results.values()), [str(result) for result in results.values()]
     assert {name: result.passed for name, result in results.items()} == {
@@ -106,14 +107,14 @@ def test_honest_networks_pass(network: type[nn.Module], is_trained: bool) -> Non
         (CountsPasses, "depends on texts that were scored before"),
     ],
 )
-def test_violations_are_named(network: type[nn.Module], reason: str) -> None:
+def test_violations_are_reported(network: type[nn.Module], reason: str) -> None:
     assert reason in list_blocking_reasons(audit(network()).values())
 
 
-def test_recorded_scores_that_the_model_does_not_give_are_named() -> None:
+def test_recorded_scores_that_the_model_does_not_give_are_reported() -> None:
     recorded = torch.full((16,), 5.0, dtype=torch.float64)
-    assert "recorded scores" in audit(Mean(), recorded=recorded)["scored-order"].observation
-    assert audit(Mean(), recorded=recorded)["scored-order"].passed is False
+    assert "recorded scores" in audit(Mean(), recorded_losses=recorded)["scored-order"].observation
+    assert audit(Mean(), recorded_losses=recorded)["scored-order"].passed is False
 
 
 def test_a_crash_names_the_line_of_the_model() -> None:
@@ -123,14 +124,14 @@ def test_a_crash_names_the_line_of_the_model() -> None:
 
 def test_infinite_and_missing_losses_are_outcomes_with_a_sentence() -> None:
     columns = {"losses": torch.tensor([1.0, torch.inf, torch.nan]).double().numpy()}
-    probe = ScoringProbe(
+    rescorer = ModelRescorer(
         Mean(),
         LanguageModelObjective(),
         [Batch(torch.ones(2, 3, dtype=torch.long), torch.ones(2, 3, dtype=torch.long))],
         target=Target.NEXT_TOKEN,
         device=torch.device("cpu"),
     )
-    finite = run_scoring_checks(probe, [Evaluation(columns)])[0]
+    finite = run_scoring_checks(rescorer, [Evaluation(columns)])[0]
     assert finite.passed is False and finite.observation == "1 are NaN and 1 are infinite"
     assert "probability 0" in finite.interpretation
 
@@ -142,7 +143,9 @@ def test_a_required_audit_without_a_result_withholds_the_verdict() -> None:
 
     def reasons(*runs: list[CheckResult] | None) -> list[str]:
         return list_blocking_reasons(
-            read_audits({seed: SimpleNamespace(audits=audits) for seed, audits in enumerate(runs)}, required)  # type: ignore[misc]
+            merge_audits_over_seeds(
+                {seed: SimpleNamespace(audits=audits) for seed, audits in enumerate(runs)}, required
+            )  # type: ignore[misc]
         )
 
     assert reasons(passed, passed) == []

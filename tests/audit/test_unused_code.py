@@ -1,7 +1,8 @@
-"""A loss, parameter groups or a pattern that training would ignore are refused before training; plain ones are not."""
+"""A loss, parameter groups or a pattern that training would ignore are rejected before training."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headtohead.audit.unused_code import check_unused_code
-from headtohead.config import model as config_model
-from headtohead.config.training import TrainingConfig
+from headtohead.config.tables import model as config_model
+from headtohead.config.tables.training import TrainingConfig
 from headtohead.data.batches import Batch
 from headtohead.errors import ModelError
 from headtohead.model_factory import build_model
-from headtohead.nn.parts import FeedForward, registry
+from headtohead.nn.parts import registry
 from headtohead.nn.parts.attention import MultiHeadAttention
 from headtohead.nn.parts.pattern import CausalPattern
-from headtohead.training.optimizers import ScheduledOptimizer
+from headtohead.parts import AttentionParts, FeedForward, ForwardContext
+from headtohead.training.optimization.scheduled_optimizer import ScheduledOptimizer
 
 VOCAB, CONTEXT = 17, 8
 
@@ -31,7 +33,7 @@ def restore_registry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Plain(nn.Module):
-    """Dropout, so that two passes differ in training mode."""
+    """Uses dropout, so that two passes in training mode differ."""
 
     def __init__(self, vocab_size: int) -> None:
         super().__init__()
@@ -145,7 +147,7 @@ class MarkedParameter(Plain):
 
 def check(model: nn.Module) -> None:
     ids = torch.randint(0, VOCAB, (6, CONTEXT + 1), generator=torch.Generator().manual_seed(0))
-    training = TrainingConfig.model_validate({"steps": 3, "optimizer": {"kind": "adamw", "lr": 1e-3}})
+    training = TrainingConfig.model_validate({"budget": "3 steps", "optimizer": {"kind": "adamw", "lr": 1e-3}})
     check_unused_code(model, Batch(ids[:, :-1], ids[:, 1:]), ScheduledOptimizer(model, training, 3))
 
 
@@ -164,7 +166,7 @@ def test_networks_whose_code_changes_nothing_are_accepted(network: type[nn.Modul
 @pytest.mark.parametrize(
     ("network", "words"),
     [
-        (SmoothedLoss, r"output 1 of forward\(\) \(value .*, cross-entropy .*\) would be ignored: training minimises"),
+        (SmoothedLoss, r"output 1 of forward\(\) \(value .*, cross-entropy .*\) would be ignored: training minimizes"),
         (AuxiliaryOutput, r"output 1 of forward\(\) .*would be ignored"),
         (AuxiliaryAttribute, r"attribute aux_loss .*would be ignored"),
         (LossMethod, r"LossMethod\.compute_loss\(\) \(value .*would be ignored.*h2h judge"),
@@ -175,7 +177,7 @@ def test_networks_whose_code_changes_nothing_are_accepted(network: type[nn.Modul
         (MarkedParameter, r"the exclusion of head\.weight from weight decay would be ignored"),
     ],
 )
-def test_losses_and_groups_that_would_be_ignored_are_refused(network: type[nn.Module], words: str) -> None:
+def test_losses_and_groups_that_would_be_ignored_are_rejected(network: type[nn.Module], words: str) -> None:
     with pytest.raises(ModelError, match=words):
         check(build_custom(network))
 
@@ -185,22 +187,22 @@ class BalancedFeedForward(FeedForward):
         super().__init__(sizes)
         self.layer = nn.Linear(sizes.width, sizes.width)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, context: ForwardContext) -> Tensor:
         out: Tensor = self.layer(x)
         self.load_balancing_loss = out.square().mean()
         return out
 
 
 class OwnPattern(MultiHeadAttention):
-    """Computes its own causal mask and never asks the pattern."""
+    """Computes its own causal mask and ignores the pattern."""
 
-    def __init__(self, sizes: Any, projection: Any, pattern: Any, merge: Any, positions: Any) -> None:
-        super().__init__(sizes, projection, CausalPattern(sizes), merge, positions)
+    def __init__(self, sizes: Any, parts: AttentionParts) -> None:
+        super().__init__(sizes, replace(parts, pattern=CausalPattern(sizes)))
 
 
 class SamePattern(MultiHeadAttention):
-    def forward(self, x: Tensor, attention_context: Any, layer_index: int) -> Any:
-        return super().forward(x, attention_context, layer_index)
+    def forward(self, x: Tensor, context: ForwardContext) -> Tensor:
+        return super().forward(x, context)
 
 
 def build_parts(slot: str, part: type[Any], **settings: Any) -> nn.Module:
@@ -209,7 +211,7 @@ def build_parts(slot: str, part: type[Any], **settings: Any) -> nn.Module:
     return build_model(config_model.TransformerConfig.model_validate(settings), VOCAB)
 
 
-def test_an_auxiliary_loss_of_a_part_is_refused() -> None:
+def test_an_auxiliary_loss_of_a_part_is_rejected() -> None:
     with pytest.raises(ModelError, match=r"attribute layers\.0\.feedforward\.load_balancing_loss .*would be ignored"):
         check(build_parts("feedforward", BalancedFeedForward))
 
@@ -223,7 +225,7 @@ def test_an_auxiliary_loss_of_a_part_is_refused() -> None:
         (SamePattern, {"kind": "window", "size": 2}, False),
     ],
 )
-def test_attention_that_ignores_its_pattern_is_refused(part: type[Any], pattern: Any, is_refused: bool) -> None:
+def test_attention_that_ignores_its_pattern_is_rejected(part: type[Any], pattern: Any, is_refused: bool) -> None:
     model = build_parts("attention", part, pattern=pattern)
     if not is_refused:
         check(model)

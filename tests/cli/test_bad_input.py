@@ -1,4 +1,4 @@
-"""Bad input: each kind has its own clear error and exit code 2, and nothing half-written is left behind."""
+"""Every kind of invalid input has a specific error message and exit code 2, and leaves no partial output."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ layers = 1
 heads = 2
 context = 8
 [training]
-steps = 4
+budget = "4 steps"
 eval_every = 2
 [variants.alibi]
 model.position = "alibi"
@@ -31,7 +31,7 @@ model.position = "alibi"
 
 @pytest.fixture
 def h2h(monkeypatch, capsys, tmp_path):
-    """Call the command line in this process: (exit code, stdout, stderr)."""
+    """Call the command line in this process; return (exit code, stdout, stderr)."""
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str) -> tuple[int, str, str]:
@@ -46,7 +46,7 @@ def h2h(monkeypatch, capsys, tmp_path):
 
 @pytest.fixture
 def write_experiment(tmp_path):
-    """Return a function that writes a valid experiment file with its text."""
+    """Return a function that writes a valid experiment file and its text."""
 
     def make(task: str = "language-model", source: str = "text") -> Path:
         text = tmp_path / "text"
@@ -80,12 +80,12 @@ def refused(answer: tuple[int, str, str], *words: str) -> None:
     [
         ("model.widht=3", ("model.widht", "unknown key", "did you mean 'width'?")),
         ('model.width="64"', ("model.width", "must be a whole number", "'64'")),
-        ("model.heads=3", ("width 16 cannot be divided among 3 heads",)),
+        ("model.heads=3", ("width (16) must be divisible by heads (3)",)),
         ("model.position=alibbi", ("unknown position 'alibbi'", "did you mean 'alibi'?", "allowed:")),
         ("training.optimizer=adamm", ("unknown optimizer 'adamm'", "did you mean 'adam'?")),
         ("data.tokenizer=wurds", ("wurds", "did you mean 'words'?")),
         ("data.monitor=['nobody']", ("no held-out text named 'nobody'",)),
-        ("training.steps=5 eons", ('500 or "15 epochs"',)),
+        ("training.budget=5 eons", ("allowed: steps, epochs",)),
         ("seeds=many", ('5, "auto"',)),
     ],
 )
@@ -93,7 +93,7 @@ def test_a_wrong_setting(h2h, write_experiment, setting, words):
     refused(h2h("run", write_experiment(), "--set", setting), *words)
 
 
-def test_a_recipe_or_file_that_is_not_there(h2h):
+def test_a_recipe_or_file_that_does_not_exist(h2h):
     refused(h2h("run", "speeches-decodr"), "did you mean 'speeches-decoder'?")
     refused(h2h("run", "none.toml"), "no such file")
 
@@ -137,7 +137,7 @@ def test_a_folder_without_the_expected_files(h2h, write_experiment):
 def test_a_text_shorter_than_one_context(h2h, write_experiment):
     file = write_experiment()
     (Path("text") / "train.txt").write_text("just five words in here")
-    refused(h2h("run", file), "train", "one block of context 8 needs 9")
+    refused(h2h("run", file), "train", "a block of context 8 requires 9")
 
 
 def test_a_run_folder_made_by_a_different_experiment(h2h, write_experiment):
@@ -156,7 +156,7 @@ def test_a_run_folder_made_by_a_different_experiment(h2h, write_experiment):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A disk of so many kilobytes."""
+    """Simulate a disk with a limited number of kilobytes."""
     place = tmp_path / "disk"
     place.mkdir()
     mounted = shutil.which("mount") and os.geteuid() == 0
@@ -169,7 +169,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", place], check=True)
 
 
-def test_a_full_disk_is_said_before_anything_starts(h2h, write_experiment, small_disk):
+def test_a_full_disk_is_reported_before_anything_starts(h2h, write_experiment, small_disk):
     filler = small_disk / "filler"
     filler.write_bytes(bytes(390 * 1024))
     refused(h2h("run", write_experiment(), "--out", small_disk / "runs"), "the disk has", "MB left")
@@ -177,12 +177,12 @@ def test_a_full_disk_is_said_before_anything_starts(h2h, write_experiment, small
 
 
 def test_a_disk_that_fills_up_on_the_way_leaves_whole_files_and_can_be_resumed(h2h, write_experiment, small_disk):
-    from headtohead.config import loading as config_loading
+    from headtohead.config import trial_settings
     from headtohead.errors import DiskFullError
     from headtohead.experiment import loading
     from headtohead.trials.trial import run_trial
 
-    trial = config_loading.build_trial(loading.load_experiment(write_experiment()), "baseline", 0)
+    trial = trial_settings.build_trial(loading.load_experiment(write_experiment()), "baseline", 0)
     filler = small_disk / "filler"
     filler.write_bytes(bytes(380 * 1024))
     with pytest.raises(DiskFullError, match="no disk space left to write"):
@@ -195,5 +195,5 @@ def test_a_disk_that_fills_up_on_the_way_leaves_whole_files_and_can_be_resumed(h
 
 
 def test_a_model_that_is_none(h2h, tmp_path):
-    refused(h2h("predict", tmp_path, "text"), "not a model's folder")
+    refused(h2h("predict", tmp_path, "text"), "not a model folder")
     refused(h2h("score", tmp_path / "none", "text"), "no such folder, file or installed package")

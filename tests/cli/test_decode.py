@@ -1,4 +1,4 @@
-"""`h2h decode` on a tiny random GPT-2 that is made here: the whole path, going on after a stop, and bad input."""
+"""`h2h decode` on a tiny random GPT-2: end to end, resuming after an interruption, and invalid input."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from headtohead.decoding_comparison import run_comparison, sampling_job
+from headtohead.decoding_comparison import run_decoding_comparison, sampling_job
 from headtohead.decoding_comparison.prompts import read_prompts
 from headtohead.decoding_comparison.results import DecodingResults, Prompt, read_results
 from headtohead.errors import DataError
@@ -33,7 +33,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tiny_gpt2(folder: Path, seed: int = 0) -> Path:
-    """Random weights and a tokenizer of bytes, as the ecosystem saves them."""
+    """Return a GPT-2 with random weights and a byte tokenizer, saved in the format of transformers."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
@@ -58,8 +58,8 @@ def prompts(tmp_path: Path) -> Path:
 
 
 def compare(model: Path, prompts: Path, out: Path, **options: Any) -> DecodingResults:
-    asked = {"strategies": "greedy,sample,top-k=5", "num_samples": 2, "max_new_tokens": 5, "sweep": False, **options}
-    return run_comparison.run_decoding_comparison(str(model), str(prompts), out, **asked)
+    request = {"strategies": "greedy,sample,top-k=5", "num_samples": 2, "max_new_tokens": 5, "sweep": False, **options}
+    return run_decoding_comparison.run_decoding_comparison(str(model), str(prompts), out, **request)
 
 
 # ---- the whole path
@@ -127,7 +127,7 @@ def test_the_terminal_shows_figures_and_where_the_report_is(
 
 
 def test_one_text_is_a_prompt_without_intervals(model: Path, tmp_path: Path) -> None:
-    results = run_comparison.run_decoding_comparison(
+    results = run_decoding_comparison.run_decoding_comparison(
         str(model), "Ryan ran.", tmp_path / "out", num_samples=2, max_new_tokens=3, sweep=False
     )
     assert [prompt.text for prompt in results.prompts] == ["Ryan ran."]
@@ -150,7 +150,7 @@ def test_the_document_shows_what_is_there(model: Path, tmp_path: Path, monkeypat
 
     text = (Path(__file__).parents[2] / "docs" / "how-to" / "decoding-comparison.md").read_text()
     known = get_command(app).commands["decode"].params
-    options = {name for one in known for name in (*one.opts, *one.secondary_opts)}
+    options = {name for item in known for name in (*item.opts, *item.secondary_opts)}
     assert set(re.findall(r"--[a-z][a-z-]+", text)) <= options
     monkeypatch.chdir(tmp_path)
     Path("prompts.txt").write_text("He ran.\nShe sat.\n")
@@ -200,25 +200,25 @@ def test_stopped_in_the_middle_nothing_is_lost_and_the_rest_is_the_same(
 def test_resume_does_only_what_is_missing(
     model: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[str, int]] = []
-    generate_samples = sampling_job.DecodingComparison._generate_samples
+    request: list[tuple[str, int]] = []
+    generate_samples = sampling_job.SamplingJob._generate_samples
 
     def count_prompts(job: Any, name: str, strategy: Any, prompt_indices: list[int], num_samples: int) -> None:
-        asked.append((str(strategy), len(prompt_indices)))
+        request.append((str(strategy), len(prompt_indices)))
         generate_samples(job, name, strategy, prompt_indices, num_samples)
 
-    monkeypatch.setattr(sampling_job.DecodingComparison, "_generate_samples", count_prompts)
+    monkeypatch.setattr(sampling_job.SamplingJob, "_generate_samples", count_prompts)
     compare(model, prompts, tmp_path / "out", max_prompts=2)
-    assert asked == [("greedy", 2), ("sample", 2), ("top-k(k=5)", 2)]
-    asked.clear()
+    assert request == [("greedy", 2), ("sample", 2), ("top-k(k=5)", 2)]
+    request.clear()
     compare(model, prompts, tmp_path / "out", resume=True, scoring_model=str(model), max_prompts=2)
-    assert asked == [], "a second model reads what is there"
+    assert request == [], "a second model reads what is there"
     results = compare(model, prompts, tmp_path / "out", resume=True, strategies="greedy,top-k=5,top-k=6")
-    assert asked == [("greedy", 1), ("top-k(k=5)", 1), ("top-k(k=6)", 3)]
+    assert request == [("greedy", 1), ("top-k(k=5)", 1), ("top-k(k=6)", 3)]
     assert results.scoring_model is None
-    asked.clear()
+    request.clear()
     compare(model, prompts, tmp_path / "out", resume=True, strategies="greedy", seed=1)
-    assert asked == [("greedy", 3)], "another seed is another text"
+    assert request == [("greedy", 3)], "another seed is another text"
 
 
 def test_a_folder_in_use_is_left_alone(h2h: Call, model: Path, prompts: Path, tmp_path: Path) -> None:  # noqa: F811
@@ -256,7 +256,7 @@ def refused(answer: Answer, *words: str) -> None:
         (["--samples", "0"], "greater than or equal to 1"),
     ],
 )
-def test_bad_options_are_refused_before_anything_is_written(
+def test_bad_options_are_rejected_before_anything_is_written(
     h2h: Call,  # noqa: F811
     model: Path,
     prompts: Path,
@@ -267,7 +267,7 @@ def test_bad_options_are_refused_before_anything_is_written(
     assert not Path("here").exists()
 
 
-def test_a_model_that_is_none_and_an_empty_prompt_are_refused(h2h: Call, prompts: Path) -> None:  # noqa: F811
+def test_a_model_that_is_none_and_an_empty_prompt_are_rejected(h2h: Call, prompts: Path) -> None:  # noqa: F811
     refused(h2h("decode", prompts, prompts, "--out", "here"), "prompts.jsonl")
     assert not Path("here").exists()
 
@@ -287,13 +287,13 @@ def test_a_model_that_is_none_and_an_empty_prompt_are_refused(h2h: Call, prompts
         ("a.xml", "<x/>", "unsupported file extension '.xml'"),
     ],
 )
-def test_a_file_that_holds_no_prompts_is_refused(tmp_path: Path, name: str, content: str, words: str) -> None:
+def test_a_file_that_holds_no_prompts_is_rejected(tmp_path: Path, name: str, content: str, words: str) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(DataError, match=words):
         read_prompts(str(tmp_path / name))
 
 
-def test_a_file_that_is_not_there_is_not_taken_for_a_text(tmp_path: Path) -> None:
+def test_a_file_that_does_not_exist_is_not_taken_for_a_text(tmp_path: Path) -> None:
     (tmp_path / "stories.jsonl").write_text("{}")
     with pytest.raises(DataError, match=r"did you mean 'stories\.jsonl'"):
         read_prompts(str(tmp_path / "storys.jsonl"))
@@ -304,22 +304,22 @@ def test_a_file_that_is_not_there_is_not_taken_for_a_text(tmp_path: Path) -> Non
 
 
 def test_prompts_are_read_from_every_kind_of_file(tmp_path: Path) -> None:
-    wanted = [
+    expected = [
         Prompt(text="He ran.", continuation="Then he sat."),
         Prompt(text="She sat.", continuation="Then she ran."),
     ]
     files = {
         "a.tsv": "prompt\tcontinuation\nHe ran.\tThen he sat.\nShe sat.\tThen she ran.\n",
         "a.csv": 'continuation,prompt\n"Then he sat.",He ran.\n"Then she ran.",She sat.\nagain,He ran.\n',
-        "a.jsonl": "\n".join(json.dumps({"prompt": one.text, "completion": one.continuation}) for one in wanted),
+        "a.jsonl": "\n".join(json.dumps({"prompt": item.text, "completion": item.continuation}) for item in expected),
     }
     for name, content in files.items():
         (tmp_path / name).write_text(content)
-        assert read_prompts(str(tmp_path / name)) == wanted, name
+        assert read_prompts(str(tmp_path / name)) == expected, name
     (tmp_path / "a.txt").write_text("He ran.\n\nShe sat.\n")
     assert read_prompts(str(tmp_path / "a.txt")) == [Prompt(text="He ran."), Prompt(text="She sat.")]
     assert read_prompts("He ran. Is a text.") == [Prompt(text="He ran. Is a text.")]
-    assert read_prompts(str(tmp_path / "a.tsv"), max_prompts=1) == wanted[:1]
+    assert read_prompts(str(tmp_path / "a.tsv"), max_prompts=1) == expected[:1]
 
 
 def test_the_first_sentence_of_a_story_is_the_prompt(prompts: Path, shared: Callable[[str], Path]) -> None:
@@ -327,8 +327,8 @@ def test_the_first_sentence_of_a_story_is_the_prompt(prompts: Path, shared: Call
         text="Ryan was called by his friend.",
         continuation="He missed his train. They went to the park. Ryan got fired.",
     )
-    found = read_prompts(str(shared("rocstories")), 51)
-    assert len(found) == len({one.text for one in found}) == 51
-    assert found[0].text == "Ryan was called by his friend to skip work one day."
-    assert found[0].continuation is not None and found[0].continuation.endswith("Ryan got fired.")
-    assert read_prompts(str(shared("rocstories") / "dev_data.json"), 51) == found
+    result = read_prompts(str(shared("rocstories")), 51)
+    assert len(result) == len({item.text for item in result}) == 51
+    assert result[0].text == "Ryan was called by his friend to skip work one day."
+    assert result[0].continuation is not None and result[0].continuation.endswith("Ryan got fired.")
+    assert read_prompts(str(shared("rocstories") / "dev_data.json"), 51) == result

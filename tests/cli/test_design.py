@@ -1,4 +1,4 @@
-"""h2h design, as a person calls it."""
+"""End-to-end tests of `h2h design`."""
 
 import json
 import os
@@ -44,16 +44,17 @@ def test_keys_may_begin_with_a_minus(call):
     assert "it equals 0.5 key 0 + 0.5 key 1" in " ".join(out.split())
 
 
-def test_every_verb_answers(call):
+def test_every_command_prints_a_result(call):
     Path("keys.csv").write_text("1,0\n0,1\n-1,-1\n")
+    replace_key = ("replace-key", "keys.csv", "2")
     for words, outcome in (
         (("average", "keys.csv"), "Average all keys: exact"),
         (("average", "keys.csv", "0,1"), "Average keys 0 and 1: exact in the limit"),
         (("weights", "keys.csv", "0.5 0.3 0.2"), "Weights 0.5, 0.3, 0.2: exact"),
         (("identity", "keys.csv"), "Identity: row i selects key i: exact in the limit"),
-        (("replace-key", "keys.csv", "2", "--query", "-3 0", "--select"), "Replace key 2 to be selected"),
-        (("replace-key", "keys.csv", "2", "--query", "1 1", "--average", "all"), "Replace key 2 to average keys 0, 1"),
-        (("replace-key", "keys.csv", "2", "--query", "1 1", "--weights", "0.2,0.2,0.6", "--length", "2"), "norm 2"),
+        ((*replace_key, "--query", "-3 0", "--attend-to-new-key"), "Replace key 2 to be selected"),
+        ((*replace_key, "--query", "1 1", "--attend-equally-to", "all"), "Replace key 2 to average keys 0, 1"),
+        ((*replace_key, "--query", "1 1", "--attention-weights", "0.2,0.2,0.6", "--key-norm", "2"), "norm 2"),
     ):
         code, out, err = call("design", *words)
         assert code == 0, err
@@ -95,8 +96,11 @@ def test_a_picture_is_written_where_it_was_asked_for(call, name):
         (("select", KEYS, "0", "--precision", "1"), "must be strictly between 0 and 1"),
         (("select", KEYS, "0", "--out", "p.gif"), "unsupported file extension '.gif'"),
         (("select", KEYS, "0", "--jsn"), "--jsn"),
-        (("replace-key", KEYS, "0", "--query", "1 1"), "give exactly one of --select, --average, --weights; got none"),
-        (("replace-key", KEYS, "0", "--query", "1 1 1", "--select"), "3 numbers for 2 numbers of a key"),
+        (
+            ("replace-key", KEYS, "0", "--query", "1 1"),
+            "give exactly one of --attend-to-new-key, --attend-equally-to, --attention-weights; got none",
+        ),
+        (("replace-key", KEYS, "0", "--query", "1 1 1", "--attend-to-new-key"), "3 numbers for 2 numbers of a key"),
     ],
 )
 def test_a_wrong_request_ends_with_2_and_leaves_nothing(call, words, said):
@@ -115,5 +119,5 @@ def test_help_needs_nothing_heavy():
         "try:\n    cli.main()\nexcept SystemExit:\n    pass\n"
         "sys.exit(bool({'torch', 'scipy', 'numpy', 'altair'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, env={**os.environ})
-    assert done.returncode == 0
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, env={**os.environ})
+    assert result.returncode == 0

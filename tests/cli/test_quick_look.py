@@ -1,4 +1,4 @@
-"""`h2h run --quick`: an even sample, no verdict words, and marked as quick wherever it is shown."""
+"""`h2h run --quick` samples rows evenly, gives no verdict, and is labelled as quick in every output."""
 
 import json
 import re
@@ -7,16 +7,20 @@ from pathlib import Path
 import pytest
 
 from headtohead import report
-from headtohead.experiment.run_folder import open_runs
+from headtohead.experiment.run_folder import open_experiment_runs
 
 from .test_bad_input import h2h, write_experiment  # noqa: F401
+
+pytestmark = pytest.mark.usefixtures("in_process_workers")
 
 VERDICT_WORDS = re.compile(r"\b(helped|hurt|cannot tell|no practical difference)\b")
 
 
 @pytest.fixture
 def sorted_rows(tmp_path: Path, write_experiment) -> Path:  # noqa: F811
-    """A file whose test rows are sorted by class, as in many published corpora: the first 100 rows have one class."""
+    """Write a file whose test rows are sorted by class, as in many published corpora: the first 100 rows have one
+    class.
+    """
     file = write_experiment("classify", "sorted")
     folder = tmp_path / "sorted"
     folder.mkdir()
@@ -31,7 +35,7 @@ def test_a_quick_look_has_every_class_and_no_verdict_word_anywhere(h2h, sorted_r
     assert code == 0, err
     assert "Quick look, not judged: at most 10,000 training, 100 validation" in " ".join(out.split())
     assert not VERDICT_WORDS.search(out)
-    runs = open_runs(Path("look"))
+    runs = open_experiment_runs(Path("look"))
     assert runs.corpus.splits["test"].rows == 100
     result = json.loads(Path("look/findings.json").read_text(encoding="utf-8"))
     assert [verdict["outcome"] for verdict in result["verdicts"]] == ["quick look"]
@@ -40,7 +44,7 @@ def test_a_quick_look_has_every_class_and_no_verdict_word_anywhere(h2h, sorted_r
     for path in (Path("look/report.html"), Path("look/report.md")):
         text = path.read_text(encoding="utf-8")
         page = re.sub(r"<style>.*?</style>|<script.*?</script>", "", text, flags=re.DOTALL)
-        assert "Quick look:" in page and "other data" not in page
+        assert "Quick look:" in page and "different data" not in page
         assert not VERDICT_WORDS.search(page), VERDICT_WORDS.search(page)
     code, out, _ = h2h("run", sorted_rows, "--quick", "--out", "look", "--resume", "--json")
     answer = json.loads(out)

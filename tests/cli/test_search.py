@@ -1,8 +1,12 @@
-"""A search as a person starts it: one command searches, compares and reports."""
+"""A search started from the command line: one command searches, compares and reports."""
 
 import json
 
+import pytest
+
 from .test_bad_input import h2h, write_experiment  # noqa: F401
+
+pytestmark = pytest.mark.usefixtures("in_process_workers")
 
 SEARCH = """
 [search]
@@ -20,7 +24,7 @@ def test_a_plan_says_how_many_points_and_how_long(h2h, write_experiment):  # noq
     assert code == 0, err
     assert "grid search, 6 points x 2 seeds = 12 trials: about" in " ".join(out.split())
     assert "compared with the baseline on fresh seeds" in " ".join(out.split())
-    code, out, _ = h2h("plan", file, "--json", "--set", "search.budget.trials=8")
+    code, out, _ = h2h("plan", file, "--json", "--set", "search.budget=8 trials")
     plan = json.loads(out)["search"]
     assert (plan["points"], plan["trials"], plan["grid_size"]) == (4, 8, 6)
     assert plan["seconds"] > 0
@@ -32,17 +36,17 @@ def test_a_quick_search_from_end_to_end(h2h, write_experiment, monkeypatch, tmp_
     file.write_text(file.read_text() + SEARCH)
     code, out, err = h2h("run", file, "--quick", "--out", "here", "--set", "probe.prompts=[]")
     assert code == 0, err
-    said = " ".join(out.split())
-    assert "Grid search tried 4 points (of 6 in the grid) with 1 seed each, 4 trials in total." in said
-    assert "The winner is point-00" in said and "selection bias" in said
-    assert "Quick look, not judged: at most" in said
+    text = " ".join(out.split())
+    assert "Grid search tried 4 points (of 6 in the grid) with 1 seed each, 4 trials in total." in text
+    assert "The winner is point-00" in text and "selection bias" in text
+    assert "Quick look, not judged: at most" in text
     assert max(map(len, out.splitlines())) <= 80 + len(str(tmp_path))
     page = (tmp_path / "here" / "report.html").read_text()
     assert 'id="search"' in page and "Quick look:" in page
     code, out, _ = h2h("run", file, "--quick", "--out", "here", "--resume", "--json")
-    found = json.loads(out)
-    assert [one["name"] for one in found["variants"]] == ["alibi", "winner"]
-    assert found["search"]["selection_bias"]["seeds"] == [1, 1]
+    content = json.loads(out)
+    assert [item["name"] for item in content["variants"]] == ["alibi", "winner"]
+    assert content["search"]["selection_bias"]["seeds"] == [1, 1]
     code, out, _ = h2h("verify", "here")
     assert code == 0 and " 0 failed" in out
 

@@ -1,4 +1,4 @@
-"""What others wrote reaches the terminal with control characters escaped, and terminals of any encoding can show it."""
+"""Untrusted text is printed with control characters escaped, and output works in any terminal encoding."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from types import SimpleNamespace
 import pytest
 from rich.text import Text
 
-from headtohead.cli.app import print_note
-from headtohead.cli.generate import print_stream
+from headtohead.cli.app import print_note_to_stderr
+from headtohead.cli.generate import print_continuation_stream
+from headtohead.nn.parts import registry
 from headtohead.presentation.renderers import terminal
 from headtohead.presentation.table import make_table, make_text_columns
 from headtohead.progress import ProgressUpdate, StderrProgress
@@ -61,8 +62,8 @@ def test_streams_notes_tables_and_status_lines_are_escaped(
         if is_terminal == "1":
             monkeypatch.setenv("FORCE_COLOR", "1")
             monkeypatch.setenv("TERM", "dumb")
-        print_stream([chunk], [f"prompt{ESCAPE}"], 1)
-        print_note(f"note{ESCAPE}")
+        print_continuation_stream([chunk], [f"prompt{ESCAPE}"], 1)
+        print_note_to_stderr(f"note{ESCAPE}")
         columns = make_text_columns("a", f"b{ESCAPE}")
         terminal.print_table(make_table("t", f"title{ESCAPE}", f"caption{ESCAPE}", columns, [(f"c{ESCAPE}", "d")]))
         terminal.get_stdout_console().print(Text(f"plain{ESCAPE}"))
@@ -74,8 +75,8 @@ def test_streams_notes_tables_and_status_lines_are_escaped(
 
 
 def test_progress_lines_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StderrProgress, "WAIT", -1)
-    monkeypatch.setattr(StderrProgress, "ELSEWHERE", -1)
+    monkeypatch.setattr(StderrProgress, "SILENT_SECONDS", -1)
+    monkeypatch.setattr(StderrProgress, "LOG_INTERVAL_SECONDS", -1)
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
     StderrProgress()(ProgressUpdate(f"reading {ESCAPE}", 1, 2))
@@ -84,8 +85,8 @@ def test_progress_lines_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run_h2h(*arguments: str | bytes, **environment: str) -> tuple[int, bytes]:
     command = [sys.executable, "-m", "headtohead.cli", *arguments]
-    done = subprocess.run(command, capture_output=True, check=False, env={**os.environ, **environment}, timeout=300)
-    return done.returncode, done.stdout + done.stderr
+    result = subprocess.run(command, capture_output=True, check=False, env={**os.environ, **environment}, timeout=300)
+    return result.returncode, result.stdout + result.stderr
 
 
 def test_a_terminal_that_knows_only_ascii_gets_escapes(tmp_path: Path) -> None:
@@ -103,3 +104,14 @@ def test_a_folder_name_that_is_not_utf8_is_shown_escaped(tmp_path: Path) -> None
     code, output = run_h2h("verify", folder)
     assert code in (1, 2)
     assert b"Traceback" not in output and b"\\udcff\\udcfe" in output
+
+
+def test_parts_are_listed_by_slot_in_80_columns(h2h, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = h2h("parts")
+    lines = out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line.strip() for line in lines if line.strip() in registry.SLOTS] == list(registry.SLOTS)
+    assert "options: base = 10000.0" in out
+    listed = {line.split()[0] for line in lines if line.strip()}
+    assert {part_class.kind for part_class in registry.list_part_classes()} <= listed

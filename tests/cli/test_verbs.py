@@ -1,7 +1,8 @@
-"""The verbs, as a person calls them."""
+"""End-to-end tests of the commands."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -11,10 +12,9 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from headtohead.cli import app
-from headtohead.config.loading import list_recipes
-from headtohead.config.recipe_catalog import TOPICS, list_recipe_summaries
+from headtohead.cli.recipes import print_recipes
+from headtohead.config.recipe_catalog import TOPICS, list_recipe_summaries, list_recipes
 from headtohead.nn.parts import registry
-from headtohead.report import terminal
 
 from .test_bad_input import h2h, write_experiment  # noqa: F401
 
@@ -45,15 +45,17 @@ def test_help_shows_every_command_in_full_at_80_columns():
     assert "..." not in text.partition("Commands:")[2]
     assert all(f"\n  {name} " in text for name in names)
     for name in names:
-        lines = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "80"}).stdout.splitlines()
-        assert max(map(len, lines)) <= 80
+        text = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "80"}).stdout
+        assert max(map(len, text.splitlines())) <= 80
+        assert "..." not in text.partition("Commands:")[2], name
+        assert re.findall(r"^ +--\S+ <.*", text, flags=re.MULTILINE) == [], "options need a metavar"
 
 
 def test_recipes_are_grouped_by_question_with_duration_and_corpus(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "80")
     summaries = list_recipe_summaries()
     assert sorted(summary.name for summary in summaries) == list_recipes()
-    terminal.print_recipes(summaries)
+    print_recipes(summaries)
     text = capsys.readouterr().out
     assert [text.index(topic) for topic in TOPICS] == sorted(text.index(topic) for topic in TOPICS)
     assert max(map(len, text.splitlines())) <= 80
@@ -70,7 +72,7 @@ def test_the_version_is_that_of_the_package():
 
 
 def test_help_answers_at_once():
-    """In processor time, so that a busy machine does not count."""
+    """Measured in CPU time, so that load from other processes has no effect."""
     code = "import sys; sys.argv = ['h2h', '--help']; from headtohead.cli import main; main()"
     assert min(_processor_seconds(code) for _ in range(3)) < 0.3
 
@@ -87,16 +89,16 @@ def test_a_run_from_end_to_end(h2h, write_experiment):  # noqa: F811
     file = write_experiment()
     code, out, err = h2h("run", file, "--seeds", "2", "--json", "--out", "here")
     assert code == 0, err
-    found = json.loads(out)
-    assert found["experiment"] == "mine"
-    (variant,) = found["variants"]
+    content = json.loads(out)
+    assert content["experiment"] == "mine"
+    (variant,) = content["variants"]
     assert variant["name"] == "alibi"
     assert variant["seeds"] == 2
     assert variant["verdict"] == "too few seeds"
     assert len(variant["interval"]) == 2
     assert variant["metric"] == "perplexity"
     assert variant["audits"]
-    assert found["report"].endswith(".html")
+    assert content["report"].endswith(".html")
     code, out, _ = h2h("score", "here/alibi/seed-1", "word1 is test line 3 .", "--json")
     assert code == 0
     assert json.loads(out)[0]["perplexity"] > 1
@@ -134,6 +136,7 @@ def test_a_plan_gives_sizes_and_time_and_writes_nothing(h2h, write_experiment, t
     assert "estimated from a few" in out
     assert "Effects that are detected with a probability of 80 %" in out
     assert "The effects hold on this test set, not for new text." in " ".join(out.split())
+    assert "run 3 seeds, then plan again" in " ".join(out.split())
 
 
 def test_schema_and_parts_and_doctor_print_json(h2h):  # noqa: F811
@@ -144,10 +147,32 @@ def test_schema_and_parts_and_doctor_print_json(h2h):  # noqa: F811
     assert "bfloat16" in h2h("doctor")[1]
 
 
+def test_parts_of_given_slots_are_listed(h2h, tmp_path):  # noqa: F811
+    def list_slots(*arguments):
+        return {row["slot"] for row in json.loads(h2h("parts", *arguments)[1])}
+
+    assert list_slots("block", "--json") == list_slots("--json", "block") == {"block"}
+    assert list_slots("norm", "block", "--json") == {"norm", "block"}
+    out = h2h("parts", "norm")[1]
+    assert " rms " in out and " alibi " not in out
+    code, _, err = h2h("parts", "blok")
+    assert code == 2 and "there is no slot 'blok'; did you mean 'block'? (slots: embedding, position" in err
+    assert "did you mean 'check'?" in h2h("parts", "chek", tmp_path / "my_parts.py")[2]
+    file = tmp_path / "my_parts.py"
+    file.write_text(
+        "from headtohead.parts import Pool, register_part\n"
+        "@register_part('pool', 'of-a-plugin')\n"
+        "class OfAPlugin(Pool):\n"
+        "    pass\n"
+    )
+    for arguments in (("--plugin", file, "pool"), ("pool", "--plugin", file)):
+        assert "of-a-plugin" in h2h("parts", *arguments)[1]
+
+
 @pytest.mark.parametrize(
     "verb", [[], ["run"], ["plan"], ["parts"], ["recipes"], ["score"], ["predict"], ["doctor"], ["schema"]]
 )
-def test_every_verb_has_help(h2h, verb):  # noqa: F811
+def test_every_command_has_help(h2h, verb):  # noqa: F811
     code, out, _ = h2h(*verb, "--help")
     assert code == 0
     assert "Usage" in out
@@ -156,14 +181,14 @@ def test_every_verb_has_help(h2h, verb):  # noqa: F811
 def test_parts_check_examines_a_users_file(h2h, tmp_path):  # noqa: F811
     file = tmp_path / "my_parts.py"
     file.write_text(
-        "from headtohead.nn.parts import Position, register_part\n"
+        "from headtohead.parts import Position, register_part\n"
         "@register_part('position', 'sqrt-alibi-cli')\n"
         "class SqrtAlibi(Position):\n"
         "    '''Penalises distance by its square root.'''\n"
         "    def __init__(self, sizes, *, strength: float = 1.0):\n"
         "        super().__init__(sizes)\n"
         "        self.strength = strength\n"
-        "    def compute_bias(self, query_at, key_at):\n"
+        "    def compute_bias(self, query_at, key_at, context):\n"
         "        far = (query_at[..., :, None] - key_at[..., None, :]).abs()\n"
         "        shape = (*far.shape[:-2], self.sizes.heads, *far.shape[-2:])\n"
         "        return -self.strength * far.double().sqrt().float()[..., None, :, :].expand(shape)\n"
@@ -178,7 +203,7 @@ def test_parts_check_states_a_failure_once_with_the_constructor_of_the_slot(h2h,
     monkeypatch.setattr(registry, "_plugin_files", dict(registry._plugin_files))
     file = tmp_path / "my_block.py"
     file.write_text(
-        "from headtohead.nn.parts import Block, register_part\n"
+        "from headtohead.parts import Block, register_part\n"
         "@register_part('block', 'short-constructor')\n"
         "class ShortConstructor(Block):\n"
         "    '''A constructor without the arguments of its slot.'''\n"
@@ -188,7 +213,7 @@ def test_parts_check_states_a_failure_once_with_the_constructor_of_the_slot(h2h,
     code, out, _ = h2h("parts", "check", file)
     assert code == 1
     assert out.count("TypeError") == 1
-    assert "parts in slot block are built with (sizes, build_norm, has_feed_forward)" in out
+    assert "parts in slot block are built with (sizes, build_norm, has_feedforward)" in out
     assert h2h("parts", "check", file, "--verbose")[1].count("short-constructor") == 2
 
 
@@ -225,7 +250,7 @@ class Net(nn.Module):
 """
 
 
-def test_audit_catches_a_network_of_ones_own_that_reads_the_future(h2h, tmp_path):  # noqa: F811
+def test_audit_catches_a_custom_network_that_reads_the_future(h2h, tmp_path):  # noqa: F811
     (tmp_path / "net.py").write_text(CHEAT)
     code, out, _ = h2h("audit", "net.py:Net", "--vocab", "20", "--context", "8")
     assert code == 0, out
@@ -236,7 +261,7 @@ def test_audit_catches_a_network_of_ones_own_that_reads_the_future(h2h, tmp_path
     assert causality["failure_reason"] == "reads the future"
 
 
-def test_a_network_of_ones_own_is_compared_and_its_cheating_takes_the_verdict_away(h2h, write_experiment, tmp_path):  # noqa: F811
+def test_a_custom_network_is_compared_and_its_cheating_withholds_the_verdict(h2h, write_experiment, tmp_path):  # noqa: F811
     (tmp_path / "net.py").write_text(CHEAT)
     file = write_experiment()
     text = file.read_text().replace('[variants.alibi]\nmodel.position = "alibi"\n', "")

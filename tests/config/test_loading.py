@@ -1,4 +1,6 @@
-"""Experiment files: strict, every fault at once, each with its place, what is allowed and the nearest match."""
+"""Experiment files are validated strictly. All errors are reported at once, with location, allowed values and
+suggestion.
+"""
 
 import json
 import tomllib
@@ -6,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from headtohead.config import loading as config_loading
-from headtohead.config import model
+from headtohead.config import recipe_catalog, trial_settings
+from headtohead.config.tables import model
 from headtohead.config.validation.error_messages import SYNONYMS
 from headtohead.errors import ConfigError, RequestError
 from headtohead.experiment import loading
+from headtohead.experiment.settings.registry_json_schema import build_full_json_schema
 
 TABLES = {"data": "DataConfig", "model": "TransformerConfig", "training": "TrainingConfig"}
 GOOD = """
@@ -24,7 +27,7 @@ width = 64
 heads = 2
 position = "learned"
 [training]
-steps = 500
+budget = "500 steps"
 optimizer = { kind = "adamw", lr = 1e-3 }
 [variants.alibi]
 model.position = "alibi"
@@ -54,48 +57,48 @@ def test_a_good_file_becomes_frozen_data(file):
     assert experiment.name == "mine"
     assert experiment.names == ("baseline", "alibi", "both")
     assert experiment.primary.metric == "perplexity"
-    assert [c.kind for c in config_loading.build_trial(experiment, "both", 3).model.position] == ["alibi", "rope"]
+    assert [c.kind for c in trial_settings.build_trial(experiment, "both", 3).model.position] == ["alibi", "rope"]
     with pytest.raises(ValueError, match="frozen"):
         experiment.seeds = 3
 
 
-def test_every_fault_is_reported_at_once_with_place_and_nearest_match(file):
+def test_every_error_is_reported_together_with_place_and_nearest_match(file):
     text = (
         GOOD.replace("width = 64", 'width = "64"')
         .replace('source = "sotu"', 'sorce = "sotu"')
         .replace('kind = "adamw", lr', 'kind = "adamww", lr')
         .replace('model.position = "alibi"\n', 'model.position = "alibbi"\n')
-        .replace("steps = 500", "steps = 500\nmax_grad_norm = -1")
+        .replace('budget = "500 steps"', 'budget = "500 steps"\nmax_grad_norm = -1')
     )
-    found = find_issues(file(text))
-    assert set(found) == {
+    issues = find_issues(file(text))
+    assert set(issues) == {
         "data.sorce (line 6)",
         "model.width (line 8)",
         "training.max_grad_norm (line 13)",
         "training.optimizer (line 14)",
         "variants.alibi.model.position (line 16)",
     }
-    assert found["data.sorce (line 6)"].suggestion == "source"
-    assert found["training.optimizer (line 14)"].suggestion == "adamw"
-    assert found["variants.alibi.model.position (line 16)"].suggestion == "alibi"
-    assert "sinusoidal" in found["variants.alibi.model.position (line 16)"].allowed
+    assert issues["data.sorce (line 6)"].suggestion == "source"
+    assert issues["training.optimizer (line 14)"].suggestion == "adamw"
+    assert issues["variants.alibi.model.position (line 16)"].suggestion == "alibi"
+    assert "sinusoidal" in issues["variants.alibi.model.position (line 16)"].allowed
 
 
 def test_mistakes_between_settings_are_reported_beside_mistakes_in_single_ones(file):
     text = GOOD.replace("heads = 2", "heads = 3\nlayrs = 2").replace(
-        "steps = 500", "steps = 500\nload_best_model_at_end = 1"
+        'budget = "500 steps"', 'budget = "500 steps"\nload_best_model_at_end = 1'
     )
-    found = find_issues(file(text), "data.validation_fraction=0", "primary.split=validation")
-    assert "cannot be divided among 3 heads" in found["model (line 7)"].message
-    assert "unknown key" in found["model.layrs (line 10)"].message
-    assert "true or false" in found["training.load_best_model_at_end (line 14)"].message
+    issues = find_issues(file(text), "data.validation_fraction=0", "primary.split=validation")
+    assert "must be divisible by heads (3)" in issues["model (line 7)"].message
+    assert "unknown key" in issues["model.layrs (line 10)"].message
+    assert "true or false" in issues["training.load_best_model_at_end (line 14)"].message
     # An invalid width is removed before the rest is checked; the default must not be reported as indivisible.
-    found = find_issues(file(GOOD.replace("width = 64", 'width = "60"').replace("heads = 2", "heads = 3")))
-    assert list(found) == ["model.width (line 8)"]
+    issues = find_issues(file(GOOD.replace("width = 64", 'width = "60"').replace("heads = 2", "heads = 3")))
+    assert list(issues) == ["model.width (line 8)"]
     # Checks across tables run as well if only single settings are invalid.
-    found = find_issues(file(GOOD), "model.layrs=2", "data.validation_fraction=0", "primary.split=validation")
-    assert "needs validation data" in found["--set primary.split"].message
-    assert len(found) == 2
+    issues = find_issues(file(GOOD), "model.layrs=2", "data.validation_fraction=0", "primary.split=validation")
+    assert "needs validation data" in issues["--set primary.split"].message
+    assert len(issues) == 2
 
 
 @pytest.mark.parametrize(
@@ -103,7 +106,8 @@ def test_mistakes_between_settings_are_reported_beside_mistakes_in_single_ones(f
     [
         ("training", "lr", "training.optimizer.lr"),
         ("training", "learning_rate", "training.optimizer.lr"),
-        ("training", "epochs", "steps"),
+        ("training", "epochs", "budget"),
+        ("training", "steps", "budget"),
         ("training", "warmup_steps", "training.schedule.warmup"),
         ("training", "grad_clip", "max_grad_norm"),
         ("model", "n_head", "heads"),
@@ -121,7 +125,7 @@ def test_names_of_other_libraries_and_keys_of_other_tables_get_a_hint(file, tabl
 
 
 def test_every_synonym_leads_to_an_existing_key():
-    schema = loading.build_json_schema()
+    schema = build_full_json_schema()
     tables = {name: schema["$defs"][class_name]["properties"] for name, class_name in TABLES.items()}
     for key in SYNONYMS:
         table, _, name = key.partition(".")
@@ -129,33 +133,33 @@ def test_every_synonym_leads_to_an_existing_key():
 
 
 def test_options_of_a_part_are_held_against_its_signature(file):
-    found = find_issues(file(GOOD.replace('model.position = "alibi"\n', 'model.position = {kind="alibi", slop=1}\n')))
-    (fault,) = found.values()
+    issues = find_issues(file(GOOD.replace('model.position = "alibi"\n', 'model.position = {kind="alibi", slop=1}\n')))
+    (fault,) = issues.values()
     assert fault.suggestion == "slope"
     assert "alibi has no option 'slop'" in fault.message
-    found = find_issues(file(GOOD.replace("heads = 2", 'heads = 2\npattern = {kind="window", size="8"}')))
-    assert "must be a whole number" in found["model.pattern.size (line 10)"].message
-    found = find_issues(file(GOOD.replace("heads = 2", 'heads = 2\npattern = "window"')))
-    assert "requires the option 'size'" in found["model.pattern (line 10)"].message
+    issues = find_issues(file(GOOD.replace("heads = 2", 'heads = 2\npattern = {kind="window", size="8"}')))
+    assert "must be a whole number" in issues["model.pattern.size (line 10)"].message
+    issues = find_issues(file(GOOD.replace("heads = 2", 'heads = 2\npattern = "window"')))
+    assert "requires the option 'size'" in issues["model.pattern (line 10)"].message
 
 
 def test_heads_that_do_not_divide_width_are_an_error_only_without_head_dim(file):
-    found = find_issues(file(GOOD), "model.heads=3")
-    assert "cannot be divided among 3 heads" in found["model (line 7)"].message
+    issues = find_issues(file(GOOD), "model.heads=3")
+    assert "must be divisible by heads (3)" in issues["model (line 7)"].message
     assert loading.load_experiment(file(GOOD), ["model.heads=3", "model.head_dim=16"]).model.heads == 3
 
 
 def test_two_absolute_positions_are_an_error(file):
-    found = find_issues(file(GOOD), 'model.position=["learned", "sinusoidal"]')
-    assert "only one absolute position part" in found["--set model.position"].message
+    issues = find_issues(file(GOOD), 'model.position=["learned", "sinusoidal"]')
+    assert "only one absolute position part" in issues["--set model.position"].message
 
 
 def test_set_follows_the_same_rules(file):
     assert loading.load_experiment(file(GOOD), ["model.layers=2"]).model.layers == 2
     assert loading.load_experiment(file(GOOD), ["data.source=sotu"]).data.source == "sotu"
-    found = find_issues(file(GOOD), "model.layrs=2", "model.width=x")
-    assert found["--set model.layrs"].suggestion == "layers"
-    assert "whole number" in found["--set model.width"].message
+    issues = find_issues(file(GOOD), "model.layrs=2", "model.width=x")
+    assert issues["--set model.layrs"].suggestion == "layers"
+    assert "whole number" in issues["--set model.width"].message
     with pytest.raises(ConfigError, match="name=value"):
         loading.load_experiment(file(GOOD), ["model.layers"])
 
@@ -165,8 +169,8 @@ def test_a_variant_replaces_what_it_names_and_never_merges(file):
         'model.position = "alibi"\n', 'model.feedforward = { kind = "mlp", activation = "gelu" }\n'
     )
     experiment = loading.load_experiment(file(text))
-    assert config_loading.build_trial(experiment, "alibi", 0).model.feedforward.options == {"activation": "gelu"}
-    assert config_loading.diff_from_baseline(experiment, "alibi") == {
+    assert trial_settings.build_trial(experiment, "alibi", 0).model.feedforward.options == {"activation": "gelu"}
+    assert trial_settings.diff_settings_from_baseline(experiment, "alibi") == {
         "model.feedforward": {"kind": "mlp", "activation": "gelu"}
     }
 
@@ -176,7 +180,7 @@ def test_what_a_variant_repeats_is_no_change(file):
     same = f'model.position = "alibi"\nmodel.layers = {layers}\n'
     experiment = loading.load_experiment(file(GOOD.replace('model.position = "alibi"\n', same)))
     assert experiment.variants["alibi"]["model"]["layers"] == layers
-    assert config_loading.diff_from_baseline(experiment, "alibi") == {"model.position": "alibi"}
+    assert trial_settings.diff_settings_from_baseline(experiment, "alibi") == {"model.position": "alibi"}
 
 
 @pytest.mark.parametrize(
@@ -194,15 +198,15 @@ def test_a_variant_that_cannot_be_one_is_an_error(file, change, words):
 
 
 def test_choices_need_validation_data(file):
-    found = find_issues(file(GOOD), "data.validation_fraction=0.0", "training.load_best_model_at_end=true")
-    assert "needs validation data" in found["--set training.load_best_model_at_end"].message
+    issues = find_issues(file(GOOD), "data.validation_fraction=0.0", "training.load_best_model_at_end=true")
+    assert "needs validation data" in issues["--set training.load_best_model_at_end"].message
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [(b"", "is empty"), (b"question = ", "TOML"), (b"question = '\xff'", "is not UTF-8")],
 )
-def test_a_file_that_is_no_toml_says_so(tmp_path, content, words):
+def test_a_file_that_is_no_toml_is_reported(tmp_path, content, words):
     path = tmp_path / "bad.toml"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=words):
@@ -216,7 +220,7 @@ def test_a_recipe_that_does_not_exist_gives_the_nearest(tmp_path):
         loading.load_experiment(tmp_path / "none.toml")
 
 
-@pytest.mark.parametrize("name", config_loading.list_recipes())
+@pytest.mark.parametrize("name", recipe_catalog.list_recipes())
 def test_every_recipe_loads_and_its_published_figures_belong_to_it(name):
     experiment = loading.load_experiment(name)
     for figure in experiment.published:
@@ -224,12 +228,12 @@ def test_every_recipe_loads_and_its_published_figures_belong_to_it(name):
         assert figure.metric == experiment.primary.metric
 
 
-def test_the_schema_accepts_recipes_and_refuses_what_loading_refuses():
+def test_the_schema_accepts_recipes_and_rejects_what_loading_refuses():
     jsonschema = pytest.importorskip("jsonschema", reason="jsonschema comes with altair")
-    schema = json.loads(json.dumps(loading.build_json_schema()))
+    schema = json.loads(json.dumps(build_full_json_schema()))
     validator = jsonschema.Draft202012Validator(schema)
-    for name in config_loading.list_recipes():
-        raw = tomllib.loads(config_loading.find_recipe(name).read_text())
+    for name in recipe_catalog.list_recipes():
+        raw = tomllib.loads(recipe_catalog.find_recipe(name).read_text())
         assert [e.message for e in validator.iter_errors(raw)] == []
     raw = tomllib.loads(GOOD)
     assert validator.is_valid(raw)
@@ -240,15 +244,15 @@ def test_the_schema_accepts_recipes_and_refuses_what_loading_refuses():
 
 
 def test_identity_depends_on_what_numbers_depend_on(file):
-    one = loading.load_experiment(file(GOOD))
-    assert one.identity() == loading.load_experiment(file(GOOD), ["seeds=3", "question=Other?"]).identity()
-    assert one.identity() != loading.load_experiment(file(GOOD), ["model.layers=3"]).identity()
+    experiment = loading.load_experiment(file(GOOD))
+    assert experiment.identity() == loading.load_experiment(file(GOOD), ["seeds=3", "question=Other?"]).identity()
+    assert experiment.identity() != loading.load_experiment(file(GOOD), ["model.layers=3"]).identity()
 
 
 def test_a_user_network_takes_the_place_of_the_parts(file, tmp_path):
     (tmp_path / "my_gpt.py").write_text("")
     text = GOOD + '\n[variants.mine]\nmodel.module = "my_gpt.py:GPT"\n'
-    trial = config_loading.build_trial(loading.load_experiment(file(text), ["model.context=16"]), "mine", 0)
+    trial = trial_settings.build_trial(loading.load_experiment(file(text), ["model.context=16"]), "mine", 0)
     assert isinstance(trial.model, model.CustomModelConfig)
     assert trial.model.context == 16
     assert Path(trial.model.module.rpartition(":")[0]) == tmp_path / "my_gpt.py"
@@ -278,7 +282,7 @@ def test_a_full_setting_is_held_against_the_same_rules_and_set_wins_over_it(file
     assert loading.load_experiment(file(GOOD + FULL), ["seeds=2"], use_full_setting=True).seeds == 2
 
 
-def test_a_file_without_a_full_setting_says_so(file):
+def test_a_file_without_a_full_setting_is_reported(file):
     with pytest.raises(RequestError, match=r"mine has no \[full\] table"):
         loading.load_experiment(file(GOOD), use_full_setting=True)
 
@@ -295,7 +299,7 @@ def test_a_file_without_a_full_setting_says_so(file):
         ('teacher = { model = "x", claims = [{ who = "x" }] }', "teacher.claims.0.who", "teacher.claims.model"),
     ],
 )
-def test_a_key_of_version_0_1_is_refused_with_the_new_name(file, old_text, place, new_key):
+def test_a_key_of_version_0_1_is_rejected_with_the_new_name(file, old_text, place, new_key):
     issues = find_issues(file(f'{old_text}\nquestion = "x"\ntask = "distil"\n'))
     message = next(issue.message for name, issue in issues.items() if name.partition(" ")[0] == place)
     assert message.startswith("was written for version 0.1; the key is now '") and message.endswith(f"{new_key}'")

@@ -1,4 +1,4 @@
-"""`--only` and `--quick`: what of an experiment is kept, and what is recorded as left out."""
+"""`--only` and `--quick`: which parts of an experiment are kept, and what is recorded in `left_out`."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ seeds = 8
 published = [{ source = "paper", variant = "b", split = "test", metric = "accuracy", value = 0.5 }]
 
 [training]
-steps = "10 epochs"
+budget = "10 epochs"
 
 [variants.a]
 model.width = 32
 [variants.b]
-training.steps = "20 epochs"
+training.budget = "20 epochs"
 [variants.c]
 model.layers = 3
 
@@ -61,8 +61,8 @@ def test_only_keeps_the_named_variants_and_what_is_about_them(file: Path) -> Non
     assert parse_experiment(file, only=["b"]).published
 
 
-def test_only_refuses_unknown_variants_with_a_hint() -> None:
-    with pytest.raises(RequestError, match=r"window has no variant 'window8'; did you mean 'window-8'\? \(there are: "):
+def test_only_rejects_unknown_variants_with_a_hint() -> None:
+    with pytest.raises(RequestError, match=r"window has no variant 'window8'; did you mean 'window-8'\? \(available: "):
         parse_experiment("window", only=["window8"])
 
 
@@ -70,17 +70,17 @@ def test_only_does_not_change_the_identity_of_the_runs(file: Path) -> None:
     assert parse_experiment(file, only=["a"]).identity() == parse_experiment(file).identity()
 
 
-def test_a_quick_look_reduces_everything_that_takes_time_and_says_so(file: Path) -> None:
+def test_a_quick_look_reduces_everything_that_takes_time_and_states_it(file: Path) -> None:
     experiment = look(file)
     assert experiment.quick and experiment.name == "mine-quick" and experiment.seeds == 2
-    assert experiment.training.steps == "1 epochs" and experiment.training.eval_every == "0.2 epochs"
-    assert experiment.variants["b"]["training"]["steps"] == "2 epochs"
+    assert experiment.training.budget == "1 epoch" and experiment.training.eval_every == "0.2 epochs"
+    assert experiment.variants["b"]["training"]["budget"] == "2 epochs"
     assert experiment.data.row_limits == {"train": 10_000, "validation": 100, "test": 100}
     assert experiment.probe.contexts == (16, 128)
     assert not experiment.claims and not experiment.published
     assert experiment.left_out == (
         "2 of 8 seeds",
-        "1 of 10 epochs",
+        "1 epoch instead of 10 epochs",
         "at most 10,000 training, 100 validation and 100 test rows, sampled evenly",
         "fewer input lengths",
         "no comparison with published results",
@@ -92,9 +92,9 @@ def test_a_smaller_limit_of_the_file_stays(file: Path) -> None:
 
 
 def test_the_quick_table_has_the_last_word(file: Path) -> None:
-    experiment = look(file, '[quick]\nonly = ["c"]\ntraining.steps = 3\ndata.test_rows = 9\n')
+    experiment = look(file, '[quick]\nonly = ["c"]\ntraining.budget = "3 steps"\ndata.test_rows = 9\n')
     assert list(experiment.variants) == ["c"]
-    assert (experiment.training.steps, experiment.data.test_rows) == (3, 9)
+    assert (experiment.training.budget, experiment.data.test_rows) == ("3 steps", 9)
     assert "3 steps instead of 10 epochs" in experiment.left_out
     assert "1 of 3 variants (without a, b)" in experiment.left_out
     assert list(parse_experiment(file).variants) == ["a", "b", "c"]

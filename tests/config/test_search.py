@@ -1,14 +1,15 @@
-"""The [search] table: strict, every fault at once, and what a point changes."""
+"""The [search] table: strict validation, all errors at once, and the settings changed by a point."""
 
 from typing import Any
 
 import pytest
 
-from headtohead.config import experiment
-from headtohead.config import loading as config_loading
-from headtohead.config.search import SearchConfig, build_variant_changes
+from headtohead.config import experiment, trial_settings
+from headtohead.config.tables.search import SearchConfig
+from headtohead.config.variant_changes import build_variant_changes
 from headtohead.errors import ConfigError
 from headtohead.experiment import loading
+from headtohead.experiment.settings.registry_json_schema import build_full_json_schema
 
 FILE = """
 question = "Which is best?"
@@ -36,7 +37,7 @@ def test_a_space_is_written_as_settings_are(tmp_path):
     search = loaded(tmp_path).search
     assert search is not None
     assert list(search.space) == ["training.optimizer.lr", "training.batch_size", "model.position"]
-    assert search.values("training.batch_size") == (8, 16, 24)
+    assert search.list_values("training.batch_size") == (8, 16, 24)
     assert (search.count_points(), search.compute_planned_counts(), search.seeds) == (12, (12, 24), 2)
     assert search.prune is not None and search.prune.risk == 0.05
     assert SearchConfig.model_validate(search.model_dump(mode="json")) == search
@@ -46,8 +47,8 @@ def test_a_search_does_not_change_who_an_experiment_is(tmp_path):
     with_search = loaded(tmp_path)
     without = loaded(tmp_path, FILE.partition("[search]")[0])
     assert with_search.identity() == without.identity()
-    trial = config_loading.build_trial(without, experiment.BASELINE, 0)
-    assert "is_search" not in trial.settings()
+    trial = trial_settings.build_trial(without, experiment.BASELINE, 0)
+    assert "is_search" not in trial.dump_variant_settings()
 
 
 def test_an_option_inside_a_part_keeps_the_others():
@@ -63,16 +64,16 @@ def test_an_option_inside_a_part_keeps_the_others():
     assert both == {"training": {"optimizer": {"kind": "adagrad", "lr": 1.0}}}
 
 
-def test_every_fault_of_a_space_is_reported_at_once_with_its_line(tmp_path):
+def test_every_error_of_a_space_is_reported_together_with_its_line(tmp_path):
     text = FILE.replace("[0.1, 0.01]", '[0.1, "fast"]').replace("low = 8", "low = 0")
     text += "training.batchsize = [1]\nmodel.heads = [2, 0]\n"
     with pytest.raises(ConfigError, match="4 errors") as caught:
         loaded(tmp_path, text)
-    said = str(caught.value)
-    assert "search.space.training.optimizer.lr (line 11): must be a number, not 'fast'" in said
-    assert "search.space.training.batch_size (line 12): must be >= 1, not 0" in said
-    assert "did you mean 'batch_size'?" in said
-    assert "search.space.model.heads (line 15): must be >= 1, not 0" in said
+    output = str(caught.value)
+    assert "search.space.training.optimizer.lr (line 11): must be a number, not 'fast'" in output
+    assert "search.space.training.batch_size (line 12): must be >= 1, not 0" in output
+    assert "did you mean 'batch_size'?" in output
+    assert "search.space.model.heads (line 15): must be >= 1, not 0" in output
 
 
 @pytest.mark.parametrize(
@@ -88,19 +89,20 @@ def test_every_fault_of_a_space_is_reported_at_once_with_its_line(tmp_path):
             "a grid needs a list of values, or a range with a step",
         ),
         ({"space": {"training.batch_size": {"low": 8, "high": 4}}}, "low must be below high"),
-        ({"space": {"training.max_grad_norm": {"low": 0, "high": 4, "log": True}}}, "log needs a low end above 0"),
+        ({"space": {"training.max_grad_norm": {"low": 0, "high": 4, "log": True}}}, "log requires low > 0"),
         ({"space": {"data.tokenizer": ["words", "bytes"]}}, "cannot be compared"),
         ({"space": {"seeds": [1, 2]}}, "a search changes settings of data, model or training"),
         ({"space": {"training.batch_size": 4}}, "must be a list, not the number 4"),
         ({"space": {"training.batch_size": [4, 8]}, "method": "random"}, "random search needs a budget"),
-        ({"space": {"training.batch_size": [4, 8]}, "budget": {}}, "give trials, minutes, or both"),
-        ({"space": {"training.batch_size": [4, 8]}, "budget": {"trials": 1}}, "are fewer than one point of 2 seeds"),
+        ({"space": {"training.batch_size": [4, 8]}, "budget": "40"}, "looks like"),
+        ({"space": {"training.batch_size": [4, 8]}, "budget": "40 epochs"}, "allowed: trials"),
+        ({"space": {"training.batch_size": [4, 8]}, "budget": "1 trial"}, "are fewer than one point of 2 seeds"),
         ({"space": {"training.batch_size": [4, 8]}, "method": "bayes"}, "allowed: grid, random, tpe"),
         ({"space": {"training.batch_size": [4, 8]}, "seeds": 0}, "search.seeds: must be >= 1"),
         ({"space": {"training.batch_size": [4, 8]}, "prune": {"risk": 0.9}}, "search.prune.risk: must be <= 0.5"),
     ],
 )
-def test_what_cannot_be_searched_is_said(search: dict[str, Any], said: str):
+def test_what_cannot_be_searched_is_reported(search: dict[str, Any], said: str):
     with pytest.raises(ConfigError, match="error") as caught:
         loading.build_experiment({"question": "?", "task": "language-model", "search": search})
     assert said in str(caught.value)
@@ -126,13 +128,13 @@ def test_figures_can_be_published_about_the_winner():
 
 
 def test_a_quick_look_tries_four_cells_and_no_long_ones(tmp_path):
-    text = FILE + "training.steps = [200, 1000, 5000]\n"
+    text = FILE + 'training.budget = ["200 steps", "1000 steps", "5000 steps"]\n'
     search = loaded(tmp_path, text, quick=True).search
     assert search is not None
     assert search.compute_planned_counts() == (4, 4)
-    assert search.values("training.steps") == (20, 100)
+    assert search.list_values("training.budget") == ("20 steps", "100 steps")
 
 
 def test_the_schema_knows_the_table():
-    table = loading.build_json_schema()["$defs"]["SearchConfig"]["properties"]
+    table = build_full_json_schema()["$defs"]["SearchConfig"]["properties"]
     assert set(table) == {"method", "space", "seeds", "budget", "prune", "seed"}

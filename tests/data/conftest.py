@@ -1,4 +1,4 @@
-"""Small corpora on disk, and the real ones where they are at hand."""
+"""Small corpora on disk, and the real corpora if they are available."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ SHARED = Path(__file__).parents[3] / "shared" / "data"
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
-    """write("name", "text") makes a file in the test's folder and gives its path."""
+    """Return a function write("name", "content") that creates a file in the test's folder and returns its path."""
 
-    def made(name: str, text: str | bytes) -> Path:
+    def write_file(name: str, content: str | bytes) -> Path:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
         return path
 
-    return made
+    return write_file
 
 
 @pytest.fixture
 def shared() -> Callable[[str], Path]:
-    """A folder of real data, or a skip that says what is missing."""
+    """Return a folder of real data; skip the test if it is missing."""
 
-    def found(name: str) -> Path:
+    def find_folder(name: str) -> Path:
         folder = SHARED / name
         if not folder.exists():
             pytest.skip(f"the data set {name} is not at ../shared/data")
         return folder
 
-    return found
+    return find_folder

@@ -1,4 +1,4 @@
-"""A test split that is taken from the training rows is stated, never taken in silence."""
+"""A test split that is held out from the training rows is always reported."""
 
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ def build(folder: Path) -> Experiment:
         "task": "language-model",
         "data": {"source": str(folder), "rows": "sentences"},
         "model": {"width": 16, "layers": 1, "heads": 2, "context": 8},
-        "training": {"steps": 2},
+        "training": {"budget": "2 steps"},
         "variants": {"alibi": {"model": {"position": "alibi"}}},
     }
     return loading.build_experiment(raw, "held-out")

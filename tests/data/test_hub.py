@@ -1,4 +1,4 @@
-"""Data sets of the hub: read from its cache without a network, and refused in plain words when they are not there."""
+"""Hub datasets are read from the cache without network access; missing ones have a clear error message."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from headtohead.config.data import DataConfig
+from headtohead.config.tables.data import DataConfig
 from headtohead.data.sources.files import read_folder
 from headtohead.data.sources.loading import load_corpus
 from headtohead.errors import DataError
@@ -25,11 +25,11 @@ def test_pieces_of_a_split_are_joined_in_order(write: Write, tmp_path: Path) -> 
     write("data/test-00000-of-00001-abc.jsonl", '{"text": "out"}\n')
     write("README.md", "about")
     write("dataset_infos.json", "{}")
-    found = read_folder(tmp_path, DataConfig(source="hub:a/b"), False, display_name="hub:a/b", is_recursive=True)
-    assert found.train.rows == ("one", "two")
-    assert found.validation is not None
-    assert found.validation.rows == ("held",)
-    assert found.tests["test"].rows == ("out",)
+    folder = read_folder(tmp_path, DataConfig(source="hub:a/b"), False, display_name="hub:a/b", is_recursive=True)
+    assert folder.train.rows == ("one", "two")
+    assert folder.validation is not None
+    assert folder.validation.rows == ("held",)
+    assert folder.tests["test"].rows == ("out",)
 
 
 def test_two_configurations_need_a_choice(write: Write, tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_two_configurations_need_a_choice(write: Write, tmp_path: Path) -> None:
 
 
 LOAD = """
-from headtohead.config.data import DataConfig
+from headtohead.config.tables.data import DataConfig
 from headtohead.data.sources.loading import load_corpus
 from headtohead.errors import DataError
 for name in ("owner/name", "owner/other"):
@@ -51,20 +51,20 @@ for name in ("owner/name", "owner/other"):
 """
 
 
-def test_without_a_network_the_cache_is_enough_and_what_it_lacks_is_refused(write: Write, tmp_path: Path) -> None:
+def test_without_a_network_the_cache_is_enough_and_what_it_lacks_is_rejected(write: Write, tmp_path: Path) -> None:
     repository, commit = "hub/datasets--owner--name", "0123456789abcdef0123456789abcdef01234567"
     write(f"{repository}/refs/main", commit)
     write(f"{repository}/snapshots/{commit}/train.txt", "one\ntwo\n")
     write(f"{repository}/snapshots/{commit}/test.txt", "three\n")
     # A process of its own: the hub's settings are read once, at import.
     env = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", LOAD], env=env, capture_output=True, text=True, check=True)
-    there, absent = done.stdout.splitlines()
-    assert there == "('one', 'two')"
+    result = subprocess.run([sys.executable, "-c", LOAD], env=env, capture_output=True, text=True, check=True)
+    existing, absent = result.stdout.splitlines()
+    assert existing == "('one', 'two')"
     assert absent.startswith("refused: hub:owner/other: cannot be downloaded")
     assert "A folder with its files works offline" in absent
 
 
-def test_a_name_that_is_none_is_refused() -> None:
+def test_a_name_that_is_none_is_rejected() -> None:
     with pytest.raises(DataError, match=r"a hub dataset is written hub:owner/name"):
         load_corpus(DataConfig(source="hub:a b/c"), has_labels=False)

@@ -1,4 +1,4 @@
-"""The real data sets: counts as their READMEs give them, and the course's vocabulary to the word."""
+"""Real datasets: row counts as stated in their READMEs, and exactly the vocabulary of the course."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from nltk.tokenize import NLTKWordTokenizer
 
-from headtohead.config.data import DataConfig
+from headtohead.config.tables.data import DataConfig
 from headtohead.config.tasks import Target
 from headtohead.data.encoding import encode_split
-from headtohead.data.examples import build_evaluation_examples
+from headtohead.data.evaluation_examples import build_evaluation_examples
 from headtohead.data.sources.loading import load_corpus
 from headtohead.data.splits import Corpus
-from headtohead.data.tokenizers import CorpusTokenizer, train_tokenizer
+from headtohead.data.tokenization.tokenizers import CorpusTokenizer, train_tokenizer
 
 Shared = Callable[[str], Path]
 COURSE_VOCABULARY = 5755
@@ -51,7 +51,9 @@ def test_vocabulary_of_the_course_is_hit_exactly(shared: Shared, task: str) -> N
 
 
 def test_every_row_of_the_speeches_is_cut_as_nltk_cuts_it(shared: Shared) -> None:
-    """But for the period of letters at a row's end: the course's text ran on, and punkt saw no end in "U.S." there."""
+    """Except for the final period of abbreviations at the end of a row: the course tokenized running text, in which
+    punkt found no sentence end after "U.S.".
+    """
     _, corpus, tokenizer = speeches(shared("speeches/speechesdataset"), "language-model")
     rows = [row for split in corpus.splits.values() for row in split.rows if "—" not in row]
     nltk = NLTKWordTokenizer()
@@ -66,11 +68,11 @@ def test_every_row_of_the_speeches_is_cut_as_nltk_cuts_it(shared: Shared) -> Non
 def test_about_two_words_in_a_hundred_are_unknown(shared: Shared) -> None:
     data, corpus, tokenizer = speeches(shared("speeches/speechesdataset"), "language-model")
     for split in corpus.get_test_splits():
-        tokens = encode_split(split, tokenizer, data, has_labels=False).tokens
-        assert 0.01 < (tokens == tokenizer.unk_id).float().mean() < 0.04
-    train = encode_split(corpus.train, tokenizer, data, has_labels=False).tokens
-    assert (train != tokenizer.unk_id).all()
-    assert 25_000 < len(train) < 35_000
+        token_ids = encode_split(split, tokenizer, data, has_labels=False).token_ids
+        assert 0.01 < (token_ids == tokenizer.unk_id).float().mean() < 0.04
+    train_ids = encode_split(corpus.train, tokenizer, data, has_labels=False).token_ids
+    assert (train_ids != tokenizer.unk_id).all()
+    assert 25_000 < len(train_ids) < 35_000
 
 
 def test_held_out_speeches_are_scored_to_the_last_word(shared: Shared) -> None:
@@ -78,7 +80,8 @@ def test_held_out_speeches_are_scored_to_the_last_word(shared: Shared) -> None:
     for split in corpus.get_test_splits():
         encoded = encode_split(split, tokenizer, data, has_labels=False)
         assert (
-            int(build_evaluation_examples(encoded, Target.NEXT_TOKEN, 32, tokenizer).tokens.sum()) == len(encoded) - 1
+            int(build_evaluation_examples(encoded, Target.NEXT_TOKEN, 32, tokenizer).prediction_counts.sum())
+            == len(encoded) - 1
         )
 
 
@@ -101,8 +104,8 @@ def test_shakespeare_is_read_speech_by_speech(shared: Shared) -> None:
         "test": 943,
     }
     text = (shared("shakespeare-words") / "dev.txt").read_text(encoding="utf-8").strip()
-    held = corpus.splits["validation"]
-    assert held.separator.join(held.rows) == re.sub(r"\n{3,}", "\n\n", text)
+    validation = corpus.splits["validation"]
+    assert validation.separator.join(validation.rows) == re.sub(r"\n{3,}", "\n\n", text)
 
 
 def test_one_billion_words_sample_is_read_by_data_files(shared: Shared) -> None:

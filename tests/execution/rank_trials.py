@@ -1,4 +1,4 @@
-"""Started by torchrun: trains the trials of a JSON file with all processes together. See test_together.py."""
+"""Script started by torchrun: trains the trials of a JSON file on all processes. See test_torchrun.py."""
 
 import json
 import os
@@ -7,26 +7,29 @@ from pathlib import Path
 
 from headtohead.config import experiment
 from headtohead.execution import torchrun
-from headtohead.training.distributed import join_process_group, leave_process_group
-from headtohead.training.loop import TrainingProgress
+from headtohead.training.parallel.data_parallel import join_process_group, leave_process_group
+from headtohead.training.training_progress import TrainingProgress
 from headtohead.trials.trial import run_trial
 
 
 class HaltError(Exception):
-    """Ends a training in the middle, on all processes at once."""
+    """Raised on all processes at once to interrupt training."""
 
 
 def main() -> None:
     ranks = join_process_group(*torchrun.read_ranks(os.environ))
-    for asked in json.loads(Path(sys.argv[1]).read_text()):
+    for request in json.loads(Path(sys.argv[1]).read_text()):
 
-        def tell(progress: TrainingProgress, stop: int = asked["stop"]) -> None:
-            if progress.step == stop:
+        def halt_at_step(progress: TrainingProgress, stop_step: int = request["stop_step"]) -> None:
+            if progress.step == stop_step:
                 raise HaltError
 
         try:
             run_trial(
-                experiment.Trial.model_validate(asked["trial"]), Path(asked["folder"]), on_progress=tell, ranks=ranks
+                experiment.Trial.model_validate(request["trial"]),
+                Path(request["folder"]),
+                on_progress=halt_at_step,
+                ranks=ranks,
             )
         except HaltError:
             pass

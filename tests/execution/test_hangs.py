@@ -1,4 +1,4 @@
-"""File systems without locks, locks that another process holds, and workers that report nothing are named."""
+"""File systems without locks, locks held by another process, and workers that stop reporting are detected."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from tests.conftest import write_text
 
-from headtohead.atomic_io import lock_cache_folder
-from headtohead.config import loading as config_loading
-from headtohead.config.data import DataConfig
+from headtohead.cache_folders import lock_cache_folder
+from headtohead.config import trial_settings
+from headtohead.config.tables.data import DataConfig
 from headtohead.data.token_cache import load_tokenized_corpus
 from headtohead.errors import RunFolderError
 from headtohead.execution import worker_pool
@@ -33,7 +33,7 @@ def no_locks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_locks")
-def test_a_file_system_without_locks_is_named(tmp_path: Path) -> None:
+def test_a_file_system_without_locks_is_reported(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match=r"has no file locks \(No locks available\)"), lock_folder(tmp_path / "a"):
         pass
     with pytest.raises(OSError, match=r"has no file locks .* set XDG_CACHE_HOME") as error, lock_cache_folder(tmp_path):
@@ -53,23 +53,25 @@ def test_a_cache_that_cannot_be_used_leaves_memory(
     if obstacle == "no locks":
         request.getfixturevalue("no_locks")
     corpus = load_tokenized_corpus(DataConfig(source=str(write_text(tmp_path / "text"))), has_labels=False)
-    assert len(corpus.encoded["train"].tokens)
+    assert len(corpus.encoded["train"].token_ids)
 
 
-def test_waiting_for_a_lock_is_said(tmp_path: Path) -> None:
+def test_waiting_for_a_lock_is_reported(tmp_path: Path) -> None:
     code = (
-        "import sys\nfrom pathlib import Path\nfrom headtohead.atomic_io import lock_cache_folder\n"
+        "import sys\nfrom pathlib import Path\nfrom headtohead.cache_folders import lock_cache_folder\n"
         "with lock_cache_folder(Path(sys.argv[1])):\n    pass\n"
     )
     with lock_cache_folder(tmp_path):
-        waiting = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stderr=subprocess.PIPE, text=True)
+        waiting_process = subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path)], stderr=subprocess.PIPE, text=True
+        )
         time.sleep(2)
-        assert waiting.poll() is None
-    _, err = waiting.communicate(timeout=60)
-    assert f"holds the lock {tmp_path}/.lock" in err
+        assert waiting_process.poll() is None
+    _, stderr = waiting_process.communicate(timeout=60)
+    assert f"holds the lock {tmp_path}/.lock" in stderr
 
 
-class _SilentWorker:
+class SilentWorker:
     """A worker whose trial never ends."""
 
     def __init__(self, queue: Any, environment: dict[str, str], log_path: Path) -> None:
@@ -84,19 +86,25 @@ class _SilentWorker:
     def close(self) -> None: ...
 
 
-def test_a_trial_that_hangs_is_named_and_ended(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_that_hangs_is_reported_and_ended(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = small()
     monkeypatch.setattr(worker_pool, "MAX_SILENT_SECONDS", 1.5, raising=False)
     monkeypatch.setattr("headtohead.execution.progress_display.SILENT_SECONDS", 0.4, raising=False)
-    jobs = [Job(config_loading.build_trial(experiment, "baseline", seed), tmp_path / str(seed)) for seed in (0, 1)]
-    display, lines, began = TrialProgressDisplay(experiment), [], time.monotonic()
+    jobs = [Job(trial_settings.build_trial(experiment, "baseline", seed), tmp_path / str(seed)) for seed in (0, 1)]
+    display, lines, start_time = TrialProgressDisplay(experiment), [], time.monotonic()
 
-    def watch(jobs: Any) -> None:
-        lines.extend(display.progress(jobs)[1:])
-        if time.monotonic() - began > 20:
-            raise TimeoutError(f"still waiting after 20 s; the display says: {display.progress(jobs)}")
+    def collect_progress_lines(jobs: Any) -> None:
+        lines.extend(display.format_progress(jobs)[1:])
+        if time.monotonic() - start_time > 20:
+            raise TimeoutError(f"still waiting after 20 s; the display says: {display.format_progress(jobs)}")
 
-    run_jobs(jobs, pool=WorkerPool(1, _SilentWorker), log_path=tmp_path / "log", on_update=watch, environment={})
+    run_jobs(
+        jobs,
+        pool=WorkerPool(1, SilentWorker),
+        log_path=tmp_path / "log",
+        on_update=collect_progress_lines,
+        environment={},
+    )
     assert [job.state for job in jobs] == ["lost", "lost"]
     assert any(line.startswith("baseline/0: no progress for") for line in lines)
     assert any(line.startswith("baseline/1: no progress for") for line in lines)

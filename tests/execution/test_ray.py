@@ -1,6 +1,7 @@
-"""A cluster of two machines, as far as one machine can be two: two Ray nodes with caches of their own."""
+"""Tests on a local Ray cluster of two nodes with separate caches."""
 
 import os
+import queue
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,153 +9,177 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file
 
-from headtohead.atomic_io import compute_sha256, has_valid_checksum, read_json
+from headtohead.atomic_io import compute_sha256
 from headtohead.errors import RequestError
 from headtohead.execution.ray import artifacts
+from headtohead.execution.ray.backend import build_ray_pool
 from headtohead.execution.worker_pool import Job
 from headtohead.experiment.run_folder import Run
+from headtohead.json_files import has_valid_json_checksum, read_json
 from headtohead.runner import run_experiment
 
 ray = pytest.importorskip("ray")
 
 Small = Callable[..., Any]
 pytestmark = pytest.mark.timeout(900)  # a cluster takes its time to start
-TIMES = ("seconds", "seconds_per_step", "peak_memory", "trial_seconds", "tokens_per_second")
+MEASURED_KEYS = ("seconds", "seconds_per_step", "peak_memory", "trial_seconds", "tokens_per_second")
 
 
-class Machines:
-    """Two Ray nodes of one core each."""
+class TwoNodeCluster:
+    """Two Ray nodes with one core each."""
 
     def __init__(self, root: Path) -> None:
         from ray.cluster_utils import Cluster
 
         self.root = root
         self.cluster = Cluster()
-        self.nodes = [self.add("head"), self.add("other")]
+        self.nodes = [self.add_node("head"), self.add_node("other")]
 
-    def add(self, name: str) -> Any:
+    def add_node(self, name: str) -> Any:
         return self.cluster.add_node(num_cpus=1, env_vars={"XDG_CACHE_HOME": str(self.root / name)})
 
     @property
-    def on(self) -> str:
+    def backend(self) -> str:
         return f"ray:{self.cluster.address}"
 
-    def artifacts(self, name: str) -> list[str]:
+    def list_unpacked_artifacts(self, name: str) -> list[str]:
         return sorted(path.name for path in (self.root / name / "headtohead" / "artifacts").glob("*/[!.]*"))
 
 
 @pytest.fixture(scope="module")
-def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoNodeCluster]:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    found = Machines(tmp_path_factory.mktemp("machines"))
-    yield found
+    result = TwoNodeCluster(tmp_path_factory.mktemp("machines"))
+    yield result
     ray.shutdown()
-    found.cluster.shutdown()
+    result.cluster.shutdown()
 
 
-def numbers(folder: Path) -> dict[str, Any]:
-    """All that a run holds but for times and memory."""
-    found: dict[str, Any] = {}
+def read_reproducible_content(folder: Path) -> dict[str, Any]:
+    """Return the content of a run folder without times and memory."""
+    results: dict[str, Any] = {}
     for result in sorted(folder.rglob("result.json")):
         run = Run(result.parent)
-        about = {k: v for k, v in run.result.to_json().items() if k not in (*TIMES, "sha256", "checksum", "training")}
-        about["training"] = {k: v for k, v in run.result.to_json()["training"].items() if k not in TIMES}
-        about["metrics"] = [{k: v for k, v in line.to_json().items() if k not in TIMES} for line in run.metrics]
-        about["files"] = sorted(p.name for p in run.folder.iterdir())
-        about["weights"] = [compute_sha256(path) for path in run.folder.glob("model.safetensors")]
-        about["scores"] = {k: v.tolist() for k, v in load_file(run.folder / "scores.safetensors").items()}
-        found[str(run.folder.relative_to(folder))] = about
-    return found
+        content = {
+            k: v for k, v in run.result.to_json().items() if k not in (*MEASURED_KEYS, "sha256", "checksum", "training")
+        }
+        content["training"] = {k: v for k, v in run.result.to_json()["training"].items() if k not in MEASURED_KEYS}
+        content["metrics"] = [
+            {k: v for k, v in line.to_json().items() if k not in MEASURED_KEYS} for line in run.metrics
+        ]
+        content["files"] = sorted(p.name for p in run.folder.iterdir())
+        content["weights"] = [compute_sha256(path) for path in run.folder.glob("model.safetensors")]
+        content["scores"] = {k: v.tolist() for k, v in load_file(run.folder / "scores.safetensors").items()}
+        results[str(run.folder.relative_to(folder))] = content
+    return results
 
 
 OWN_PARTS = Path(__file__).parents[1] / "nn" / "parts" / "my_parts.py"
 
 
-def test_a_cluster_gives_exactly_the_numbers_of_local_workers(small: Small, machines: Machines, tmp_path: Path):
+def test_a_cluster_gives_exactly_the_numbers_of_local_workers(small: Small, machines: TwoNodeCluster, tmp_path: Path):
     experiment = small(plugins=[str(OWN_PARTS)], variants={"own": {"model": {"position": "sqrt-alibi"}}})
-    here = run_experiment.run_experiment(experiment, tmp_path / "here", num_workers=2)
-    there = run_experiment.run_experiment(experiment, tmp_path / "there", backend=machines.on)
-    assert not here.failed_jobs
-    assert not there.failed_jobs
-    assert numbers(tmp_path / "here") == numbers(tmp_path / "there")
-    assert here.findings is not None
-    assert there.findings is not None
-    assert here.findings.verdicts == there.findings.verdicts
+    local = run_experiment.run_experiment(experiment, tmp_path / "here", num_workers=2)
+    remote = run_experiment.run_experiment(experiment, tmp_path / "there", backend=machines.backend)
+    assert not local.failed_jobs
+    assert not remote.failed_jobs
+    assert read_reproducible_content(tmp_path / "here") == read_reproducible_content(tmp_path / "there")
+    assert local.findings is not None
+    assert remote.findings is not None
+    assert local.findings.verdicts == remote.findings.verdicts
     for run in (tmp_path / "there").rglob("seed-*"):
-        twin = tmp_path / "here" / run.relative_to(tmp_path / "there")
+        local_run = tmp_path / "here" / run.relative_to(tmp_path / "there")
         assert Run(run).find_damaged_files() == []
-        assert read_json(run / "trial.json") == read_json(twin / "trial.json")
-        assert has_valid_checksum(read_json(run / "result.json"))
+        assert read_json(run / "trial.json") == read_json(local_run / "trial.json")
+        assert has_valid_json_checksum(read_json(run / "result.json"))
     # Each machine fetched the corpus and the parts, once.
-    assert machines.artifacts("head") == machines.artifacts("other") == ["my_parts.py", "text"]
+    assert (
+        machines.list_unpacked_artifacts("head") == machines.list_unpacked_artifacts("other") == ["my_parts.py", "text"]
+    )
 
 
-def test_the_code_that_runs_there_is_the_code_that_was_sent(small: Small, machines: Machines, tmp_path: Path):
-    run_experiment.run_experiment(small(seeds=1), tmp_path / "runs", backend=machines.on)
+def test_the_code_that_runs_there_is_the_code_that_was_sent(small: Small, machines: TwoNodeCluster, tmp_path: Path):
+    run_experiment.run_experiment(small(seeds=1), tmp_path / "runs", backend=machines.backend)
 
     @ray.remote(num_cpus=1)
-    def where() -> tuple[str, str]:
+    def locate_package() -> tuple[str, str]:
         from importlib import metadata
 
         import headtohead
 
         return str(headtohead.__file__), metadata.version("headtohead")
 
-    file, version = ray.get(where.remote())
+    file, version = ray.get(locate_package.remote())
     assert "runtime_resources" in file
     assert version == read_json(tmp_path / "runs" / "baseline" / "seed-0" / "start.json")["versions"]["headtohead"]
 
 
-def test_a_search_runs_on_a_cluster_too(small: Small, machines: Machines, tmp_path: Path):
-    asked = small(seeds=1, search={"space": {"training.optimizer.lr": [1e-3, 1e-2]}, "seeds": 1})
-    here = run_experiment.run_experiment(asked, tmp_path / "here", num_workers=2)
-    there = run_experiment.run_experiment(asked, tmp_path / "there", backend=machines.on)
-    assert not here.failed_jobs
-    assert not there.failed_jobs
-    assert numbers(tmp_path / "here") == numbers(tmp_path / "there")
+def test_a_search_runs_on_a_cluster_too(small: Small, machines: TwoNodeCluster, tmp_path: Path):
+    request = small(seeds=1, search={"space": {"training.optimizer.lr": [1e-3, 1e-2]}, "seeds": 1})
+    local = run_experiment.run_experiment(request, tmp_path / "here", num_workers=2)
+    experiment = run_experiment.run_experiment(request, tmp_path / "there", backend=machines.backend)
+    assert not local.failed_jobs
+    assert not experiment.failed_jobs
+    assert read_reproducible_content(tmp_path / "here") == read_reproducible_content(tmp_path / "there")
 
 
-def test_a_node_that_dies_is_survived_with_the_same_numbers(small: Small, machines: Machines, tmp_path: Path):
-    experiment = small(training={"steps": 300, "checkpoint_every": 20})
-    killed: list[int] = []
+def test_a_node_that_dies_is_survived_with_the_same_numbers(small: Small, machines: TwoNodeCluster, tmp_path: Path):
+    experiment = small(training={"budget": "300 steps", "checkpoint_every": 20})
+    removed_nodes: list[Any] = []
 
-    def kill_one(jobs: list[Job]) -> None:
-        busy = [job for job in jobs if job.state == "running" and list(job.folder.glob("checkpoint-*"))]
-        if not killed and len(busy) == 2:
-            killed.append(1)
-            machines.cluster.remove_node(machines.nodes.pop(), allow_graceful=False)
+    def remove_node_once(jobs: list[Job]) -> None:
+        busy_jobs = [job for job in jobs if job.state == "running" and list(job.folder.glob("checkpoint-*"))]
+        if not removed_nodes and len(busy_jobs) == 2:
+            removed_nodes.append(machines.nodes.pop())
+            machines.cluster.remove_node(removed_nodes[0], allow_graceful=False)
 
-    outcome = run_experiment.run_experiment(experiment, tmp_path / "killed", backend=machines.on, on_update=kill_one)
-    assert killed
+    outcome = run_experiment.run_experiment(
+        experiment, tmp_path / "killed", backend=machines.backend, on_update=remove_node_once
+    )
+    assert removed_nodes
     assert not outcome.failed_jobs
     assert sum(job.num_reassignments for job in outcome.jobs) == 1
     run_experiment.run_experiment(experiment, tmp_path / "whole", num_workers=2)
-    assert numbers(tmp_path / "killed") == numbers(tmp_path / "whole")
+    assert read_reproducible_content(tmp_path / "killed") == read_reproducible_content(tmp_path / "whole")
     for trial in (tmp_path / "killed").rglob("trial.json"):
         assert read_json(trial) == read_json(tmp_path / "whole" / trial.relative_to(tmp_path / "killed"))
 
 
-def test_a_cluster_that_is_not_there_is_said(small: Small, tmp_path: Path):
+def test_workers_share_a_gpu(machines: TwoNodeCluster, tmp_path: Path):
+    """Ray counts the GPUs that a node declares, whether or not they exist."""
+    node = machines.cluster.add_node(num_cpus=2, num_gpus=1)
+    try:
+        pool = build_ray_pool(machines.backend, 2, "cuda")
+        workers = [pool.spawn(queue.Queue(), {}, tmp_path / "log") for _ in range(2)]
+        ray.get([worker._actor.__ray_ready__.remote() for worker in workers], timeout=300)  # both at once
+        assert ray.available_resources().get("GPU", 0) == 0
+        for worker in workers:
+            worker.end()
+    finally:
+        machines.cluster.remove_node(node)
+
+
+def test_a_cluster_that_does_not_exist_is_reported(small: Small, tmp_path: Path):
     with pytest.raises(RequestError, match="allowed: ray"):
         run_experiment.run_experiment(small(), tmp_path / "runs", backend="slurm")
     assert not (tmp_path / "runs").exists()
 
 
 def test_a_run_folder_that_comes_back_replaces_what_is_here(tmp_path: Path):
-    there, here = tmp_path / "there", tmp_path / "here"
-    for folder in (there, here):
+    remote_folder, local_folder = tmp_path / "there", tmp_path / "here"
+    for folder in (remote_folder, local_folder):
         (folder / "own").mkdir(parents=True)
-    (there / "checkpoint-000040").mkdir()
-    (there / "checkpoint-000040" / "weights").write_text("new")
-    (there / "metrics.jsonl").write_text("1\n2\n")
-    (there / "own" / "part.py").write_text("x = 2")
-    (there / ".hidden.part").write_text("half")
-    (here / "checkpoint-000020").mkdir()
-    (here / "metrics.jsonl").write_text("1\n")
-    artifacts.unpack_run_folder(artifacts.pack_run_folder(there), here)
-    assert sorted(path.name for path in here.iterdir()) == ["checkpoint-000040", "metrics.jsonl", "own"]
-    assert (here / "metrics.jsonl").read_text() == "1\n2\n"
-    assert (here / "own" / "part.py").read_text() == "x = 2"
+    (remote_folder / "checkpoint-000040").mkdir()
+    (remote_folder / "checkpoint-000040" / "weights").write_text("new")
+    (remote_folder / "metrics.jsonl").write_text("1\n2\n")
+    (remote_folder / "own" / "part.py").write_text("x = 2")
+    (remote_folder / ".hidden.part").write_text("half")
+    (local_folder / "checkpoint-000020").mkdir()
+    (local_folder / "metrics.jsonl").write_text("1\n")
+    artifacts.unpack_run_folder(artifacts.pack_run_folder(remote_folder), local_folder)
+    assert sorted(path.name for path in local_folder.iterdir()) == ["checkpoint-000040", "metrics.jsonl", "own"]
+    assert (local_folder / "metrics.jsonl").read_text() == "1\n2\n"
+    assert (local_folder / "own" / "part.py").read_text() == "x = 2"
 
 
 def test_an_archive_cannot_leave_its_folder(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""Trackers: what each of them holds afterwards is what the run folders hold, once, also after --resume."""
+"""Trackers log the content of the run folders exactly once, also after --resume."""
 
 import json
 import os
@@ -13,11 +13,11 @@ from tests.conftest import write_text
 from typer.testing import CliRunner
 
 import headtohead as h2h
-from headtohead.atomic_io import read_json, read_jsonl
 from headtohead.cli.app import app
 from headtohead.errors import MissingExtraError, RequestError
 from headtohead.execution.trackers.group import TRACKER_NAMES, TrackerGroup
 from headtohead.experiment import loading
+from headtohead.json_files import read_json, read_jsonl
 
 NO_NETWORK = """
 import os, socket
@@ -33,24 +33,24 @@ socket.socket.connect = noted
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small experiment that was run without trackers."""
-    place = tmp_path_factory.mktemp("trackers")
+    """Return a small finished experiment that was run without trackers."""
+    root = tmp_path_factory.mktemp("trackers")
     raw: dict[str, Any] = {
         "question": "Does it help?",
         "task": "language-model",
         "seeds": 2,
-        "data": {"source": str(write_text(place / "text"))},
+        "data": {"source": str(write_text(root / "text"))},
         "model": {"width": 8, "layers": 1, "heads": 2, "context": 8},
-        "training": {"steps": 30, "batch_size": 4, "eval_every": 10},
+        "training": {"budget": "30 steps", "batch_size": 4, "eval_every": 10},
         "variants": {"alibi": {"model": {"position": "alibi"}}},
     }
-    h2h.run(loading.build_experiment(raw, "small"), place / "runs", workers=1)
-    return place / "runs"
+    h2h.run(loading.build_experiment(raw, "small"), root / "runs", workers=1)
+    return root / "runs"
 
 
 @pytest.fixture
 def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No tracker may reach out; one that tries leaves a line in this file."""
+    """Block network access; a tracker that attempts it writes a line to this file."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(NO_NETWORK)
     paths = [str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")]
@@ -63,39 +63,39 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 Point = tuple[str, int, str, float]
-"""run, step, name, value"""
+"""run, step, name of the metric, value"""
 
 
-def from_folders(folder: Path) -> list[Point]:
-    found = []
+def read_points_from_folders(folder: Path) -> list[Point]:
+    result = []
     for metrics in folder.glob("*/seed-*/metrics.jsonl"):
         name = str(metrics.parent.relative_to(folder))
         for line in read_jsonl(metrics):
             keys = [key for key in ("loss", "perplexity") if key in line]
-            found += [(name, line["step"], f"{line['split']}/{key}", line[key]) for key in keys]
-    return found
+            result += [(name, line["step"], f"{line['split']}/{key}", line[key]) for key in keys]
+    return result
 
 
-def from_tensorboard(folder: Path) -> tuple[list[Point], str]:
+def read_points_from_tensorboard(folder: Path) -> tuple[list[Point], str]:
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-    points, words = [], []
+    points, texts = [], []
     for file in folder.glob("logs/tensorboard/**/events.*"):
         name = str(file.parent.relative_to(folder / "logs" / "tensorboard"))
         for event in EventFileLoader(str(file)).Load():
             for value in event.summary.value:
                 if value.metadata.plugin_data.plugin_name == "text":
-                    words.append(f"{name} {value.tag} {value.tensor.string_val[0].decode()}")
+                    texts.append(f"{name} {value.tag} {value.tensor.string_val[0].decode()}")
                 else:
                     points.append((name, event.step, value.tag, value.tensor.float_val[0]))
-    return points, "\n".join(words)
+    return points, "\n".join(texts)
 
 
-def from_wandb(folder: Path) -> tuple[list[Point], str]:
+def read_points_from_wandb(folder: Path) -> tuple[list[Point], str]:
     from wandb.proto.wandb_internal_pb2 import Record
     from wandb.sdk.internal.datastore import DataStore
 
-    points, words = [], []
+    points, texts = [], []
     for file in (folder / "logs" / "wandb").glob("offline-run-*/*.wandb"):
         store, name = DataStore(), ""
         store.open_for_scan(str(file))
@@ -105,85 +105,89 @@ def from_wandb(folder: Path) -> tuple[list[Point], str]:
             if record.WhichOneof("record_type") == "run" and record.run.run_group:
                 assert record.run.run_group == "small"
                 name = record.run.display_name.removeprefix("small/")
-                words += [f"{name} {item.key} {item.value_json}" for item in record.run.config.update]
+                texts += [f"{name} {item.key} {item.value_json}" for item in record.run.config.update]
             if record.WhichOneof("record_type") == "history":
                 row = {
                     item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item
                 }
                 points += [(name, row["step"], key, row[key]) for key in row if "/" in key]
             if record.WhichOneof("record_type") == "summary":
-                words += [
+                texts += [
                     f"{name} {item.key or '/'.join(item.nested_key)} {item.value_json}"
                     for item in record.summary.update
                 ]
         store.close()
-    return points, "\n".join(words)
+    return points, "\n".join(texts)
 
 
-def from_trackio(folder: Path) -> tuple[list[Point], str]:
-    points, words = [], []
+def read_points_from_trackio(folder: Path) -> tuple[list[Point], str]:
+    points, texts = [], []
     with sqlite3.connect(folder.parent / "trackio" / "small.db") as base:
         for run, step, metrics in base.execute("select run_name, step, metrics from metrics"):
             for key, value in json.loads(metrics).items():
                 if isinstance(value, dict):
-                    words.append(f"{run} {key} {value['_value']}")
+                    texts.append(f"{run} {key} {value['_value']}")
                 else:
                     points.append((run, step, key, value))
-        words += [
+        texts += [
             f"{run} {name} {value}"
             for run, config in base.execute("select run_name, config from configs")
             for name, value in json.loads(config).items()
         ]
-    return points, "\n".join(words)
+    return points, "\n".join(texts)
 
 
-READERS = {"tensorboard": from_tensorboard, "wandb": from_wandb, "trackio": from_trackio}
+POINT_READERS = {
+    "tensorboard": read_points_from_tensorboard,
+    "wandb": read_points_from_wandb,
+    "trackio": read_points_from_trackio,
+}
 
 
-def interrupted(finished: Path, folder: Path) -> None:
-    """As it is after a kill: one trial done, one in the middle, with lines beyond its checkpoint; two not begun."""
+def write_interrupted_experiment(finished: Path, folder: Path) -> None:
+    """Write the state after a kill: one finished trial, one with metrics after its last checkpoint, two not started."""
     shutil.copytree(finished, folder)
     for path in (folder / "alibi" / "seed-1", folder / "baseline" / "seed-1"):
         shutil.rmtree(path)
     (folder / "findings.json").unlink()
-    middle = folder / "alibi" / "seed-0"
-    (middle / "result.json").unlink()
-    lines = (middle / "metrics.jsonl").read_bytes().splitlines(keepends=True)
-    (middle / "metrics.jsonl").write_bytes(b"".join(lines[:4]) + lines[4][:9])
+    interrupted_run = folder / "alibi" / "seed-0"
+    (interrupted_run / "result.json").unlink()
+    lines = (interrupted_run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    (interrupted_run / "metrics.jsonl").write_bytes(b"".join(lines[:4]) + lines[4][:9])
 
 
 @pytest.mark.parametrize("kind", TRACKER_NAMES)
-def test_a_tracker_holds_what_the_run_folders_hold_and_nothing_twice(finished, tmp_path, offline, kind):
+def test_a_tracker_logs_everything_in_the_run_folders_once(finished, tmp_path, offline, kind):
     pytest.importorskip(kind)
-    told: list[str] = []
+    messages: list[str] = []
     folder = tmp_path / "runs"
-    interrupted(finished, folder)
-    with TrackerGroup(folder, [kind], told.append):
+    write_interrupted_experiment(finished, folder)
+    with TrackerGroup(folder, [kind], messages.append):
         pass
-    assert told == []
-    points, _ = READERS[kind](folder)
+    assert messages == []
+    points, _ = POINT_READERS[kind](folder)
     assert {run for run, *_ in points} == {"baseline/seed-0", "alibi/seed-0"}
     shutil.copytree(finished, folder, dirs_exist_ok=True)
-    with TrackerGroup(folder, [kind], told.append):
+    with TrackerGroup(folder, [kind], messages.append):
         pass
-    assert told == []
-    points, words = READERS[kind](folder)
-    logged = Counter((run, step, name) for run, step, name, _ in points)
-    wanted = from_folders(finished)
-    assert {(run, step, name): logged[run, step, name] for run, step, name, _ in wanted} == {
-        (run, step, name): 1 for run, step, name, _ in wanted
+    assert messages == []
+    points, texts = POINT_READERS[kind](folder)
+    num_logged = Counter((run, step, name) for run, step, name, _ in points)
+    expected = read_points_from_folders(finished)
+    assert {(run, step, name): num_logged[run, step, name] for run, step, name, _ in expected} == {
+        (run, step, name): 1 for run, step, name, _ in expected
     }
-    values = {(run, step, name): value for run, step, name, value in points}
-    for run, step, name, value in wanted:
-        assert values[run, step, name] == pytest.approx(value, rel=1e-6)
-    assert "model.position" in words
+    logged_values = {(run, step, name): value for run, step, name, value in points}
+    for run, step, name, value in expected:
+        assert logged_values[run, step, name] == pytest.approx(value, rel=1e-6)
+    assert "model.position" in texts
     (row,) = read_json(finished / "findings.json")["verdicts"]
-    assert row["summary"] in words.replace("\\u00b1", "±")
-    assert any("final/test/perplexity" in name for _, _, name, _ in points) or "final/test/perplexity" in words
+    assert row["summary"] in texts.replace("\\u00b1", "±")
+    assert any("final/test/perplexity" in name for _, _, name, _ in points) or "final/test/perplexity" in texts
     assert not offline.exists(), offline.read_text()
 
 
-def test_a_tracker_that_fails_is_told_once_and_ends_nothing(finished, tmp_path, offline):
+def test_a_failing_tracker_is_reported_once_and_stops_nothing(finished, tmp_path, offline):
     folder = tmp_path / "runs"
     shutil.copytree(finished, folder)
     (folder / "logs").mkdir()
@@ -192,20 +196,20 @@ def test_a_tracker_that_fails_is_told_once_and_ends_nothing(finished, tmp_path, 
     file = tmp_path / "small.toml"
     lines = [f"{key} = {json.dumps(experiment[key])}" for key in ("question", "task", "seeds")]
     for table in ("data", "model", "training"):
-        kept = {"data": ("source",), "model": ("width", "layers", "heads", "context")}
-        names = kept.get(table, ("steps", "batch_size", "eval_every"))
+        remaining = {"data": ("source",), "model": ("width", "layers", "heads", "context")}
+        names = remaining.get(table, ("budget", "batch_size", "eval_every"))
         lines += [f"[{table}]", *(f"{name} = {json.dumps(experiment[table][name])}" for name in names)]
     file.write_text("\n".join([*lines, "[variants.alibi]", 'model.position = "alibi"']) + "\n")
-    done = CliRunner().invoke(
+    result = CliRunner().invoke(
         app, ["run", str(file), "--out", str(folder), "--resume", "--log", "tensorboard"], catch_exceptions=False
     )
-    assert done.exit_code == 0, done.output
-    said = " ".join(done.stderr.split())
-    assert said.count("--log tensorboard:") == 1
-    assert "the experiment continues" in said
+    assert result.exit_code == 0, result.output
+    text = " ".join(result.stderr.split())
+    assert text.count("--log tensorboard:") == 1
+    assert "the experiment continues" in text
 
 
-def test_an_unknown_tracker_and_one_that_is_not_installed_are_named(tmp_path, monkeypatch):
+def test_an_unknown_tracker_and_one_that_is_not_installed_are_reported(tmp_path, monkeypatch):
     with pytest.raises(RequestError, match=r"unknown tracker 'tensorbord'; did you mean 'tensorboard'\?"):
         TrackerGroup(tmp_path, ["tensorbord"], print)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -213,7 +217,7 @@ def test_an_unknown_tracker_and_one_that_is_not_installed_are_named(tmp_path, mo
         TrackerGroup(tmp_path, ["wandb"], print)
 
 
-def test_nothing_is_started_for_a_request_that_is_refused(finished, tmp_path):
+def test_nothing_is_started_for_a_request_that_is_rejected(finished, tmp_path):
     folder = tmp_path / "runs"
     shutil.copytree(finished, folder)
     with pytest.raises(RequestError, match="refused"), TrackerGroup(folder, ["tensorboard"], print):

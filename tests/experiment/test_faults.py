@@ -1,4 +1,4 @@
-"""What `make faults` found, each kept as a test of its own. The harness itself runs in tests/tools/test_faults.py."""
+"""Regression tests for problems found by `make faults`. The harness itself is tested in tests/tools/test_faults.py."""
 
 import json
 import shutil
@@ -12,24 +12,24 @@ from typing import Any
 import pytest
 from tests.conftest import write_text
 
-from headtohead.atomic_io import has_valid_checksum, lock_run_folder, read_json, verify_checksum, write_json
-from headtohead.config import loading as config_loading
+from headtohead.config import trial_settings
 from headtohead.errors import RunFolderError, TrialError
 from headtohead.execution.ray import artifacts
 from headtohead.execution.worker_pool import Job
 from headtohead.experiment import findings_view, loading
 from headtohead.experiment.journal import Journal
-from headtohead.experiment.run_folder import Run, lock_folder, open_runs
+from headtohead.experiment.run_folder import Run, lock_folder, lock_run_folder, open_experiment_runs
 from headtohead.findings import compute
+from headtohead.json_files import has_valid_json_checksum, read_json, verify_json_checksum, write_json
 from headtohead.runner import run_experiment, run_search
-from headtohead.runner.verify import verify_experiment
+from headtohead.runner.verification.verify import verify_experiment
 from headtohead.saved_models import model_io
 from headtohead.trials.trial import run_trial
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with one finished run of each variant, made without workers."""
+    """Return a folder with one finished run of each variant, created without workers."""
     root = tmp_path_factory.mktemp("made")
     raw = {
         "question": "Does it help?",
@@ -37,13 +37,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "seeds": 1,
         "data": {"source": str(write_text(root / "text"))},
         "model": {"width": 16, "layers": 1, "heads": 2, "context": 8},
-        "training": {"steps": 20, "batch_size": 8},
+        "training": {"budget": "20 steps", "batch_size": 8},
         "variants": {"alibi": {"model": {"position": "alibi"}}},
     }
     experiment, folder = loading.build_experiment(raw, "made"), root / "runs"
-    runs = run_experiment.prepare_folder(folder, experiment, command=[], resume=False)
+    runs = run_experiment.create_folder_with_corpus(folder, experiment, command=[], resume=False)
     for name in experiment.names:
-        run_trial(config_loading.build_trial(experiment, name, 0), folder / name / "seed-0", device="cpu")
+        run_trial(trial_settings.build_trial(experiment, name, 0), folder / name / "seed-0", device="cpu")
         Journal(folder).record_finished(name, 0, folder / name / "seed-0")
     compute.write_findings(runs)
     return folder
@@ -51,7 +51,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def finished(made: Path, tmp_path: Path) -> Path:
-    """The same, to be damaged."""
+    """Return a copy that a test may damage."""
     return Path(shutil.copytree(made, tmp_path / "runs"))
 
 
@@ -63,9 +63,9 @@ def flip(path: Path, old: bytes, new: bytes) -> None:
 
 @pytest.mark.timeout(600)  # to import torch takes a busy machine minutes
 def test_a_worker_ends_with_its_parent_in_the_middle_of_a_trial(small: Any, tmp_path: Path):
-    """It used to go on until its next word; whoever resumed at once had two workers in one run folder."""
-    trial = config_loading.build_trial(
-        small(training={"steps": 10**6, "checkpoint_every": 10, "eval_every": 10**6}), "baseline", 0
+    """The worker used to continue until its next message, so an immediate resume had two workers in one run folder."""
+    trial = trial_settings.build_trial(
+        small(training={"budget": f"{10**6} steps", "checkpoint_every": 10, "eval_every": 10**6}), "baseline", 0
     )
     folder = tmp_path / "runs" / "baseline" / "seed-0"
     folder.mkdir(parents=True)
@@ -74,14 +74,14 @@ def test_a_worker_ends_with_its_parent_in_the_middle_of_a_trial(small: Any, tmp_
     )
     assert worker.stdin is not None
     assert worker.stdout is not None
-    asked = {
+    request = {
         "trial": trial.model_dump(mode="json"),
         "folder": str(folder),
         "device": "cpu",
-        "texts": None,
+        "teacher_batches": None,
         "request": 1,
     }
-    worker.stdin.write(json.dumps(asked) + "\n")
+    worker.stdin.write(json.dumps(request) + "\n")
     worker.stdin.flush()
     deadline = time.monotonic() + 500
     while not list(folder.glob("checkpoint-*")):
@@ -108,7 +108,7 @@ def test_a_second_worker_in_a_run_folder_waits(tmp_path: Path):
     assert order == ["first", "second"]
 
 
-def test_a_folder_is_locked_by_whatever_way_it_is_named(tmp_path: Path):
+def test_a_folder_is_locked_under_every_path_to_it(tmp_path: Path):
     (tmp_path / "runs").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "runs")
     with (
@@ -122,7 +122,7 @@ def test_a_folder_is_locked_by_whatever_way_it_is_named(tmp_path: Path):
 def test_half_a_file_of_a_kill_does_not_keep_an_experiment_from_beginning(small: Any, tmp_path: Path):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / ".experiment.json.77.part").write_text("{")
-    run_experiment.prepare_folder(tmp_path / "runs", small(), command=[], resume=True)
+    run_experiment.create_folder_with_corpus(tmp_path / "runs", small(), command=[], resume=True)
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [
         "corpus.json",
         "experiment.json",
@@ -132,7 +132,7 @@ def test_half_a_file_of_a_kill_does_not_keep_an_experiment_from_beginning(small:
 
 def test_what_a_kill_left_of_a_finished_run_is_swept_away(finished: Path):
     (finished / "alibi" / "seed-0" / "checkpoint-000020").mkdir()
-    runs = open_runs(finished)
+    runs = open_experiment_runs(finished)
     jobs = run_experiment._build_jobs(runs, runs.experiment, runs.experiment.names, range(1), {})
     assert {job.state for job in jobs} == {"kept"}
     assert not list(finished.rglob("checkpoint-*"))
@@ -144,7 +144,7 @@ def test_a_verdict_is_not_made_from_damaged_files(finished: Path):
     content[-3] ^= 1
     path.write_bytes(bytes(content))
     with pytest.raises(RunFolderError, match=r"baseline/seed-0/scores\.safetensors is corrupted"):
-        compute.write_findings(open_runs(finished))
+        compute.write_findings(open_experiment_runs(finished))
 
 
 def test_a_result_vouches_for_itself(finished: Path):
@@ -152,13 +152,13 @@ def test_a_result_vouches_for_itself(finished: Path):
     flip(path, b'"trial_seconds": ', b'"trial_seconds": 1')
     assert not Run(path.parent).has_valid_checksum
     with pytest.raises(RunFolderError, match=r"result\.json is corrupted"):
-        compute.write_findings(open_runs(finished))
+        compute.write_findings(open_experiment_runs(finished))
     assert "baseline/seed-0/result.json" in {
         check.location for check in verify_experiment(finished) if not check.passed
     }
 
 
-def test_a_result_that_cannot_be_read_is_named_with_all_others(finished: Path):
+def test_a_result_that_cannot_be_read_is_reported_with_all_others(finished: Path):
     (finished / "baseline" / "seed-0" / "result.json").write_text("{")
     (finished / "alibi" / "seed-0" / "metrics.jsonl").write_text("")
     failed = {check.location for check in verify_experiment(finished) if not check.passed}
@@ -186,19 +186,19 @@ def test_damaged_weights_are_not_loaded(finished: Path):
     content[-5] ^= 4
     path.write_bytes(bytes(content))
     with pytest.raises(RunFolderError, match=r"model\.safetensors is corrupted"):
-        model_io.load(path.parent)
+        model_io.load_saved_model(path.parent)
 
 
-def test_a_seal_is_of_what_is_said_and_not_of_how(tmp_path: Path):
+def test_a_checksum_covers_the_content_and_not_the_formatting(tmp_path: Path):
     path = tmp_path / "file.json"
     write_json(path, {"a": 1.5, "b": ["x"]}, with_checksum=True)
-    there = read_json(path)
-    assert has_valid_checksum(there)
-    path.write_text(json.dumps(dict(reversed(there.items()))))
-    verify_checksum(path, "do something")
-    path.write_text(json.dumps({**there, "a": 1.25}))
+    content = read_json(path)
+    assert has_valid_json_checksum(content)
+    path.write_text(json.dumps(dict(reversed(content.items()))))
+    verify_json_checksum(path, "do something")
+    path.write_text(json.dumps({**content, "a": 1.25}))
     with pytest.raises(RunFolderError, match=r"checksum mismatch; do something"):
-        verify_checksum(path, "do something")
+        verify_json_checksum(path, "do something")
 
 
 def test_a_seal_whose_name_is_damaged_is_no_seal(tmp_path: Path):
@@ -206,13 +206,13 @@ def test_a_seal_whose_name_is_damaged_is_no_seal(tmp_path: Path):
     write_json(path, {"a": 1.5}, with_checksum=True)
     flip(path, b'"checksum"', b'"chacksum"')
     with pytest.raises(RunFolderError, match="checksum mismatch"):
-        verify_checksum(path, "do something")
-    assert has_valid_checksum({})
-    assert has_valid_checksum({"sha256": "0" * 64})
+        verify_json_checksum(path, "do something")
+    assert has_valid_json_checksum({})
+    assert has_valid_json_checksum({"sha256": "0" * 64})
 
 
 def test_an_archive_never_holds_half_a_checkpoint_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The next one was written and this one removed while the folder was packed."""
+    """A checkpoint was replaced by the next one while the folder was being archived."""
     run, home = tmp_path / "run", tmp_path / "home"
     for folder in (run / "checkpoint-000010", home):
         folder.mkdir(parents=True)
@@ -247,7 +247,9 @@ def test_what_has_travelled_is_fetched_again_when_it_is_damaged(tmp_path: Path, 
     (source / "__pycache__").mkdir(parents=True)
     (source / "train.txt").write_text("the people\n")
     (source / "__pycache__" / "x.pyc").write_text("")
-    parcel = artifacts.Artifact(artifacts.compute_digest(source), source.name, artifacts.pack_path(source))
+    parcel = artifacts.Artifact(
+        artifacts.compute_artifact_digest(source), source.name, artifacts.pack_file_or_folder(source)
+    )
     fetched: list[str] = []
 
     def fetch(box: bytes) -> bytes:
@@ -264,28 +266,28 @@ def test_what_has_travelled_is_fetched_again_when_it_is_damaged(tmp_path: Path, 
 
 
 def test_best_weights_of_earlier_steps_do_not_stay_at_home(tmp_path: Path):
-    there, here = tmp_path / "there", tmp_path / "here"
-    for folder, step in ((there, 40), (here, 20)):
+    existing, local = tmp_path / "there", tmp_path / "here"
+    for folder, step in ((existing, 40), (local, 20)):
         folder.mkdir()
         (folder / f"best-{step:06d}.safetensors").write_text(str(step))
-    artifacts.unpack_run_folder(artifacts.pack_run_folder(there), here)
-    assert [path.name for path in here.iterdir()] == ["best-000040.safetensors"]
+    artifacts.unpack_run_folder(artifacts.pack_run_folder(existing), local)
+    assert [path.name for path in local.iterdir()] == ["best-000040.safetensors"]
 
 
-def test_files_that_come_home_are_sealed_anew(finished: Path):
+def test_files_that_come_home_are_sealed_again(finished: Path):
     run = finished / "baseline" / "seed-0"
     source = read_json(run / "trial.json")["trial"]["data"]["source"]
     artifacts.restore_original_paths(run, {source: "/at/home"})
     assert read_json(run / "trial.json")["trial"]["data"]["source"] == "/at/home"
-    assert has_valid_checksum(read_json(run / "trial.json"))
+    assert has_valid_json_checksum(read_json(run / "trial.json"))
     assert Run(run).has_valid_checksum
     assert Run(run).find_damaged_files() == []
 
 
 def test_a_search_ends_where_a_trial_cannot_even_say_why_it_failed(small: Any, tmp_path: Path):
-    """Without a failure.json the point stayed open, and was tried for ever."""
-    asked = small(seeds=1, search={"space": {"training.optimizer.lr": [1e-3, 1e-2]}, "seeds": 1})
-    search = run_search.SearchRun(asked, tmp_path)
+    """Without a failure.json the point remained open and was retried forever."""
+    request = small(seeds=1, search={"space": {"training.optimizer.lr": [1e-3, 1e-2]}, "seeds": 1})
+    search = run_search.SearchRun(request, tmp_path)
     (job,) = search.take_next_jobs(1)
     assert isinstance(job, Job)
     job.state, job.message = "failed", "/runs/x: Read-only file system"

@@ -1,4 +1,4 @@
-"""Findings: what the runs say, with proof of pairing; and whether somebody changed them afterwards."""
+"""Findings: what is computed from the runs, evidence of pairing, and detection of later modifications."""
 
 import json
 import math
@@ -9,14 +9,15 @@ import pytest
 
 import headtohead as h2h
 from headtohead.errors import RequestError
-from headtohead.experiment.run_folder import open_runs
+from headtohead.experiment.run_folder import open_experiment_runs
 from headtohead.findings import compute
-from headtohead.runner import run_experiment, verify
+from headtohead.runner import run_experiment
+from headtohead.runner.verification import json_differences, verify
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """One small experiment that several tests look at (they copy what they change)."""
+def results(tmp_path_factory):
+    """A small experiment shared by several tests, which copy what they modify."""
     from tests.conftest import write_rows, write_text
 
     tmp_path = tmp_path_factory.mktemp("finished")
@@ -28,7 +29,7 @@ def finished(tmp_path_factory):
         "seeds": 3,
         "data": {"source": str(tmp_path / "text"), "allow_overlap": True},
         "model": {"width": 16, "layers": 1, "heads": 2, "context": 8},
-        "training": {"steps": 40, "batch_size": 8, "eval_every": 20},
+        "training": {"budget": "40 steps", "batch_size": 8, "eval_every": 20},
         "variants": {
             "alibi": {"model": {"position": "alibi"}},
             "future": {"model": {"merge": {"kind": "reweight"}}},
@@ -41,26 +42,26 @@ def finished(tmp_path_factory):
     return h2h.run(h2h.experiment_from_dict(raw, "small"), folder, workers=2)
 
 
-def copy_of(results, tmp_path: Path) -> Path:
+def copy_results_folder(results, tmp_path: Path) -> Path:
     import shutil
 
     return Path(shutil.copytree(results.folder, tmp_path / "copy"))
 
 
-def test_verdicts_are_plain_objects_in_the_order_of_the_file(finished):
-    assert [v.variant for v in finished.verdicts] == ["alibi", "future", "two"]
-    assert all(v.seeds == 3 for v in finished.verdicts if v.outcome != "not comparable")
-    assert {row["variant"] for row in finished.rows()} == {"baseline", "alibi", "future", "two"}
+def test_verdicts_are_plain_objects_in_the_order_of_the_file(results):
+    assert [v.variant for v in results.verdicts] == ["alibi", "future", "two"]
+    assert all(v.seeds == 3 for v in results.verdicts if v.outcome != "not comparable")
+    assert {row["variant"] for row in results.rows()} == {"baseline", "alibi", "future", "two"}
 
 
-def test_a_variant_that_reads_the_future_is_not_comparable(finished):
-    words = {v.variant: (v.outcome, v.reason) for v in finished.verdicts}
+def test_a_variant_that_reads_the_future_is_not_comparable(results):
+    words = {v.variant: (v.outcome, v.reason) for v in results.verdicts}
     assert words["future"] == ("not comparable", "reads the future")
     assert words["alibi"][0] != "not comparable"
 
 
-def test_pairing_is_proven(finished):
-    pairing = finished.findings.pairing
+def test_pairing_is_proven(results):
+    pairing = results.findings.pairing
     assert pairing["alibi"].shared_tensors == pairing["alibi"].equal_tensors == pairing["alibi"].tensors > 10
     assert pairing["alibi"].same_batches is True
     assert pairing["alibi"].settings == {"model.position": "alibi"}
@@ -70,72 +71,74 @@ def test_pairing_is_proven(finished):
     assert variant > baseline
 
 
-def test_broken_pairing_is_seen(finished, tmp_path):
-    """Mutation: one shared tensor that started elsewhere, and other batches."""
-    folder = copy_of(finished, tmp_path)
+def test_broken_pairing_is_detected(results, tmp_path):
+    """Mutation: one shared tensor with different initial values, and different batches."""
+    folder = copy_results_folder(results, tmp_path)
     start = folder / "alibi" / "seed-1" / "start.json"
     raw = json.loads(start.read_text())
     name = next(iter(raw["tensor_hashes"]))
     raw["tensor_hashes"][name] = raw["tensor_hashes"][name][:-1] + "x"
     raw["schedule_digest"] = "other"
     start.write_text(json.dumps(raw))
-    pairing = compute.compute_findings(open_runs(folder), check_files=False).pairing["alibi"]
+    pairing = compute.compute_findings(open_experiment_runs(folder), check_files=False).pairing["alibi"]
     assert pairing.equal_tensors == pairing.shared_tensors - 1
     assert pairing.same_batches is False
 
 
-def test_unpaired_variants_are_not_comparable(finished, tmp_path):
-    folder = copy_of(finished, tmp_path)
+def test_unpaired_variants_are_not_comparable(results, tmp_path):
+    folder = copy_results_folder(results, tmp_path)
     start = folder / "alibi" / "seed-1" / "start.json"
     raw = json.loads(start.read_text())
     raw["schedule_digest"] = "other"
     start.write_text(json.dumps(raw))
-    (alibi, *_) = compute.compute_findings(open_runs(folder), check_files=False).verdicts
+    (alibi, *_) = compute.compute_findings(open_experiment_runs(folder), check_files=False).verdicts
     assert alibi.outcome == "not comparable"
-    assert "other batches" in alibi.reason
+    assert "different batches" in alibi.reason
 
 
-def test_what_starts_otherwise_on_purpose_leaves_the_pair_comparable(small, tmp_path):
+def test_variants_that_change_initial_weights_on_purpose_are_comparable(small, tmp_path):
     variants = {
-        "small": {"model": {"embedding_init_std": 0.02, "position": {"kind": "learned", "start": 0.02}}},
+        "small": {"model": {"embedding": {"kind": "table", "std": 0.02}, "position": {"kind": "learned", "std": 0.02}}},
         "wide": {"model": {"width": 24}},
         "long": {"model": {"feedforward": {"kind": "mlp", "hidden": 96}}},
     }
-    outcome = h2h.run(small(training={"steps": 2}, variants=variants), out=tmp_path / "out")
+    outcome = h2h.run(small(training={"budget": "2 steps"}, variants=variants), out=tmp_path / "out")
     pairing = outcome.findings.pairing
     assert {name: row.unpaired_reason for name, row in pairing.items()} == dict.fromkeys(variants)
     assert pairing["small"].equal_tensors == pairing["small"].shared_tensors == pairing["small"].tensors - 2
     assert pairing["long"].equal_tensors == pairing["long"].shared_tensors == pairing["long"].tensors - 4
 
 
-def test_a_published_figure_stands_beside_ours(finished):
-    (row,) = finished.findings.published
-    values = [value for _, value in finished.findings.scores["baseline"]["test"]]
+def test_a_published_score_is_compared_with_ours(results):
+    (row,) = results.findings.published
+    values = [value for _, value in results.findings.scores["baseline"]["test"]]
     assert row.value == 12.5
     assert row.ours == pytest.approx(statistics.geometric_mean(values))
     assert row.interval[0] < row.ours < row.interval[1]
 
 
-def test_a_trained_model_comes_back(finished):
-    loaded = finished.model("alibi", 1)
+def test_a_trained_model_is_loaded_by_variant_and_seed(results):
+    loaded = results.model("alibi", 1)
     assert loaded.tokenizer.encode("the people")
     with pytest.raises(RequestError, match="did you mean 'alibi'"):
-        finished.model("alibbi")
+        results.model("alibbi")
 
 
-def test_results_carry_the_checks_of_the_data(finished):
-    assert finished.data_audits == {"baseline": finished.findings.data_audits}
-    assert {audit.name for audit in finished.data_audits["baseline"]}
+def test_results_contain_the_audits_of_the_data(results):
+    assert results.data_audits == {"baseline": results.findings.data_audits}
+    assert {audit.name for audit in results.data_audits["baseline"]}
 
 
-def test_reading_a_folder_gives_what_running_gave(finished):
-    again = h2h.read_results(finished.folder)
-    assert list(verify.find_differences(again.findings.to_json(), finished.findings.to_json())) == []
-    assert str(again) == str(finished)
+def test_results_read_from_a_folder_equal_those_of_the_run(results):
+    read_results = h2h.read_results(results.folder)
+    assert (
+        list(json_differences.find_json_differences(read_results.findings.to_json(), results.findings.to_json())) == []
+    )
+    assert str(read_results) == str(results)
 
 
-def test_verify_passes_on_what_nobody_touched(finished):
-    checks = verify.verify_experiment(finished.folder, rescore=True, num_retrained=1)
+def test_verify_passes_on_unchanged_folders(results):
+    checks = verify.verify_experiment(results.folder, rescore=True, num_retrained=1)
     assert [c for c in checks if not c.passed] == []
     assert {c.description for c in checks} >= {"training again", "scores of the saved weights"}
 
@@ -149,8 +152,8 @@ def edit_json(path: Path, *keys: str, value: object) -> None:
     path.write_text(json.dumps(raw))
 
 
-def test_verify_names_every_file_that_was_edited(finished, tmp_path):
-    folder = copy_of(finished, tmp_path)
+def test_verify_names_every_file_that_was_edited(results, tmp_path):
+    folder = copy_results_folder(results, tmp_path)
     run = folder / "alibi" / "seed-2"
     edit_json(run / "result.json", "scores", "test", "perplexity", value=1.5)
     (run / "metrics.jsonl").write_text("")
@@ -162,8 +165,8 @@ def test_verify_names_every_file_that_was_edited(finished, tmp_path):
     assert not any(place.startswith("two/") for place in failed)
 
 
-def test_verify_sees_edited_findings(finished, tmp_path):
-    folder = copy_of(finished, tmp_path)
+def test_verify_finds_edited_findings(results, tmp_path):
+    folder = copy_results_folder(results, tmp_path)
     raw = json.loads((folder / "findings.json").read_text())
     raw["verdicts"][0]["outcome"] = "helped" if raw["verdicts"][0]["outcome"] != "helped" else "hurt"
     (folder / "findings.json").write_text(json.dumps(raw))
@@ -171,10 +174,10 @@ def test_verify_sees_edited_findings(finished, tmp_path):
     assert failed == ["findings.json", "findings.json: verdicts[0].outcome"]
 
 
-def test_verify_sees_an_edited_report(finished, tmp_path):
+def test_verify_finds_an_edited_report(results, tmp_path):
     from headtohead.report import write
 
-    folder = copy_of(finished, tmp_path)
+    folder = copy_results_folder(results, tmp_path)
     (page,) = write(folder, ["html"])
     assert all(c.passed for c in verify.verify_experiment(folder, render_report=write))
     page.write_text(page.read_text().replace("not comparable", "helped"))
@@ -183,36 +186,39 @@ def test_verify_sees_an_edited_report(finished, tmp_path):
     ]
 
 
-def test_results_show_themselves_in_a_notebook(finished):
-    assert "Does it help?" in finished._repr_html_()
+def test_results_display_themselves_in_a_notebook(results):
+    assert "Does it help?" in results._repr_html_()
+    assert len(repr(results)) < 400
 
 
-def test_other_tokens_are_compared_per_byte_of_the_same_text(tmp_path, text_folder):
+def test_different_tokenizers_are_compared_per_byte_of_the_same_text(tmp_path, text_folder, in_process_pool):
     raw = {
         "question": "?",
         "task": "language-model",
         "seeds": 2,
         "data": {"source": str(text_folder), "allow_overlap": True},
         "model": {"width": 16, "layers": 1, "heads": 2, "context": 8},
-        "training": {"steps": 20},
+        "training": {"budget": "20 steps"},
         "variants": {"characters": {"data": {"tokenizer": "characters"}}},
     }
-    outcome = run_experiment.run_experiment(h2h.experiment_from_dict(raw, "tokens"), tmp_path / "runs", num_workers=2)
+    outcome = run_experiment.run_experiment(
+        h2h.experiment_from_dict(raw, "tokens"), tmp_path / "runs", backend=in_process_pool
+    )
     assert outcome.findings is not None
     (verdict,) = outcome.findings.verdicts
     assert "per byte" in verdict.summary
-    # The first row is left out, because its first token is not predicted.
+    # The first row is excluded, because its first token is not predicted.
     size = sum(len(line) for line in (text_folder / "test.txt").read_bytes().splitlines(keepends=True)[1:])
-    runs = [open_runs(tmp_path / "runs").run("baseline", seed).scores for seed in range(2)]
+    runs = [open_experiment_runs(tmp_path / "runs").run("baseline", seed).scores for seed in range(2)]
     mean = sum((run["test.losses"] * (1 - run["test.first_row"])).sum() for run in runs) / 2 / size
     assert verdict.baseline_mean == pytest.approx(math.exp(mean))
 
 
-def test_verify_sees_weights_that_do_not_give_the_scores(finished, tmp_path):
-    """Weights of another run, with the checksum mended: only scoring or training again can tell."""
+def test_verify_finds_weights_that_do_not_give_the_scores(results, tmp_path):
+    """Weights of another run with a corrected checksum: only rescoring or retraining can detect them."""
     from headtohead.atomic_io import compute_sha256
 
-    folder = copy_of(finished, tmp_path)
+    folder = copy_results_folder(results, tmp_path)
     run, other = folder / "alibi" / "seed-0", folder / "alibi" / "seed-1"
     (run / "model.safetensors").write_bytes((other / "model.safetensors").read_bytes())
     edit_json(run / "result.json", "sha256", "model.safetensors", value=compute_sha256(run / "model.safetensors"))
@@ -222,7 +228,7 @@ def test_verify_sees_weights_that_do_not_give_the_scores(finished, tmp_path):
     )
 
 
-def test_a_leak_moves_the_verdict_to_unseen_rows(tmp_path, rows_folder):
+def test_a_leak_moves_the_verdict_to_unseen_rows(tmp_path, rows_folder, in_process_pool):
     train = (rows_folder / "train.tsv").read_text().splitlines()
     test = (rows_folder / "test.tsv").read_text().splitlines()
     unseen = [f"{line.split(chr(9))[0]}\tnumber {i} {line.split(chr(9))[1]}" for i, line in enumerate(test[1:21])]
@@ -233,16 +239,18 @@ def test_a_leak_moves_the_verdict_to_unseen_rows(tmp_path, rows_folder):
         "seeds": 2,
         "data": {"source": str(rows_folder), "validation_fraction": 0.0, "allow_overlap": True},
         "model": {"width": 16, "layers": 1, "heads": 2, "context": 12},
-        "training": {"steps": 20},
+        "training": {"budget": "20 steps"},
         "variants": {"none": {"model": {"position": "none"}}},
     }
-    outcome = run_experiment.run_experiment(h2h.experiment_from_dict(raw, "leak"), tmp_path / "runs", num_workers=2)
-    found = outcome.findings
-    assert found is not None
-    assert found.rows == "unseen"
-    assert found.verdicts[0].examples == 20
-    assert found.other_verdicts["test, all rows"][0].examples == 60
-    assert any(row.passed is False and "40 of 60" in row.observation for row in found.data_audits)
-    assert found.confusion.labels == ["builder", "other"]
-    unseen = [value for _, value in found.scores["none"]["test, unseen rows"]]
-    assert found.verdicts[0].variant_mean == pytest.approx(sum(unseen) / 2)
+    outcome = run_experiment.run_experiment(
+        h2h.experiment_from_dict(raw, "leak"), tmp_path / "runs", backend=in_process_pool
+    )
+    findings = outcome.findings
+    assert findings is not None
+    assert findings.rows == "unseen"
+    assert findings.verdicts[0].examples == 20
+    assert findings.other_verdicts["test, all rows"][0].examples == 60
+    assert any(row.passed is False and "40 of 60" in row.observation for row in findings.data_audits)
+    assert findings.confusion.labels == ["builder", "other"]
+    unseen = [value for _, value in findings.scores["none"]["test, unseen rows"]]
+    assert findings.verdicts[0].variant_mean == pytest.approx(sum(unseen) / 2)

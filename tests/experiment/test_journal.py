@@ -1,37 +1,19 @@
-"""The journal of an experiment: what it records, and what it says about lines that were edited or cut off."""
+"""The experiment journal: recorded events, and messages about edited or truncated lines."""
 
+import hashlib
 import json
+import os
 
 import pytest
 
 from headtohead.errors import RunFolderError
 from headtohead.experiment.journal import JOURNAL_FILE, Journal
-from headtohead.experiment.schemas import AnalysisEvent, RunEvent, SettingsEvent
-from headtohead.runner.run_experiment import run_experiment
-from headtohead.runner.verify import verify_experiment
+from headtohead.experiment.schemas import AnalysisEvent, RunEvent
 
 
 def fill(journal: Journal, num_runs: int = 3) -> None:
     for seed in range(num_runs):
         journal.append(RunEvent(status="started", variant="baseline", seed=seed))
-
-
-def test_an_experiment_records_settings_and_runs_once(small, tmp_path):
-    folder = tmp_path / "runs"
-    run_experiment(small(), folder, num_workers=1)
-    settings, *runs = [event for event in Journal(folder).read() if isinstance(event, SettingsEvent | RunEvent)]
-    assert isinstance(settings, SettingsEvent) and settings.seeds == 2 and settings.variants == ["alibi"]
-    expected = {(variant, seed) for variant in ("baseline", "alibi") for seed in range(2)}
-    for status in ("started", "finished"):
-        assert {(run.variant, run.seed) for run in runs if run.status == status} == expected
-    assert all(len(run.digest) == 64 for run in runs if run.status == "finished")
-    before = (folder / JOURNAL_FILE).read_bytes()
-    run_experiment(small(), folder, num_workers=1, resume=True)
-    assert (folder / JOURNAL_FILE).read_bytes() == before, "nothing new happened"
-    run_experiment(small(seeds=3), folder, num_workers=1, resume=True)
-    assert (folder / JOURNAL_FILE).read_bytes().startswith(before)
-    assert [event.seeds for event in Journal(folder).read() if isinstance(event, SettingsEvent)] == [2, 3]
-    assert any(check.location == JOURNAL_FILE and check.passed for check in verify_experiment(folder))
 
 
 def test_half_a_line_at_the_end_is_ignored_and_removed(tmp_path):
@@ -54,7 +36,7 @@ def test_half_a_line_at_the_end_is_ignored_and_removed(tmp_path):
     ],
     ids=["edited", "removed", "reordered", "repeated", "without the first"],
 )
-def test_a_line_that_was_tampered_with_is_named(tmp_path, edit, line):
+def test_a_line_that_was_tampered_with_is_reported(tmp_path, edit, line):
     fill(Journal(tmp_path), 5)
     path = tmp_path / JOURNAL_FILE
     path.write_bytes(b"".join(edit(path.read_bytes().splitlines(keepends=True))))
@@ -79,3 +61,48 @@ def test_two_writers_in_turn_continue_one_chain(tmp_path):
     for journal in (first, second, first):
         fill(journal, 1)
     assert len(first.read()) == 3
+
+
+def test_an_event_is_recorded_again_only_if_it_differs_from_the_last_of_its_type(tmp_path):
+    journal = Journal(tmp_path / "new" / "experiment")
+    first, second = (AnalysisEvent(seeds={"alibi": n}, planned_seeds=0, confidence={"alibi": 0.95}) for n in (3, 5))
+    started = RunEvent(status="started", variant="baseline", seed=0)
+    for event in (first, started, first.model_copy(), second, started.model_copy(), first, first.model_copy()):
+        journal.append_new(event)
+    assert journal.read() == [first, started, second, first]
+    assert Journal(journal.folder).read() == [first, started, second, first]
+
+
+def test_a_finished_run_is_recorded_with_the_digest_of_its_result(tmp_path):
+    run = tmp_path / "alibi" / "seed-1"
+    run.mkdir(parents=True)
+    (run / "result.json").write_bytes(b"{}")
+    Journal(tmp_path).record_finished("alibi", 1, run)
+    digest = hashlib.sha256(b"{}").hexdigest()
+    assert Journal(tmp_path).read() == [RunEvent(status="finished", variant="alibi", seed=1, digest=digest)]
+
+
+def test_an_event_is_on_the_disk_before_append_returns(tmp_path, monkeypatch):
+    path, synced = tmp_path / JOURNAL_FILE, []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(path.read_bytes()))
+    fill(Journal(tmp_path), 2)
+    assert synced[-1] == path.read_bytes()
+    assert [content.count(b"\n") for content in synced] == [1, 2]
+
+
+def test_the_file_is_checked_again_only_if_another_process_changed_its_size(tmp_path):
+    journal = Journal(tmp_path)
+    fill(journal, 1)
+    path = tmp_path / JOURNAL_FILE
+    content = path.read_bytes()
+    path.write_bytes(content[:-20])  # shorter: the line was cut off
+    fill(journal, 1)
+    assert len(Journal(tmp_path).read()) == 1, "the incomplete line is replaced"
+    fill(journal, 2)
+    path.write_bytes(path.read_bytes().replace(b"started", b"STARTED"))
+    journal.append(RunEvent(status="started", variant="baseline", seed=5))
+    with pytest.raises(RunFolderError, match="line 1"):
+        journal.read()
+    path.unlink()
+    fill(journal, 2)
+    assert len(Journal(tmp_path).read()) == 2, "a removed file begins a new chain"

@@ -1,4 +1,4 @@
-"""Runs belong to their experiment: edited settings, code and data, and run folders that someone tampered with.
+"""Runs belong to their experiment: edited settings, code and data, and manipulated run folders.
 
 Before runs were checked against the experiment and its journal, all of these mixed old and new runs in one verdict, or
 changed the verdict, and `verify --rescore` passed.
@@ -20,17 +20,19 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tests.conftest import sentence, write_text
 
-from headtohead.atomic_io import compute_checksum, compute_sha256, read_json_object, write_json
-from headtohead.config.loading import build_trial
+from headtohead.atomic_io import compute_sha256
+from headtohead.config.trial_settings import build_trial
 from headtohead.errors import RunFolderError
 from headtohead.experiment import loading
 from headtohead.experiment.journal import Journal
-from headtohead.experiment.run_folder import Run, open_runs
+from headtohead.experiment.provenance.user_files import find_data_files
+from headtohead.experiment.run_folder import Run, open_experiment_runs
 from headtohead.experiment.schemas import CorpusEvent, RunEvent
 from headtohead.findings import compute
-from headtohead.runner.isolated_scoring import compare_isolated
+from headtohead.json_files import compute_json_checksum, read_json_object, write_json
 from headtohead.runner.run_experiment import run_experiment
-from headtohead.runner.verify import verify_experiment
+from headtohead.runner.verification.isolated_scoring import compare_isolated_losses
+from headtohead.runner.verification.verify import verify_experiment
 from headtohead.tasks import registry
 from headtohead.trials.trial import run_trial
 
@@ -46,10 +48,13 @@ from headtohead.nn.parts.registry import register_part
 
 @register_part("feedforward", "scaled")
 class Scaled({base}):
-    def forward(self, hidden_states):
-        return {scale} * SCALE * super().forward(hidden_states)
+    def forward(self, hidden_states, context):
+        return {scale} * SCALE * super().forward(hidden_states, context)
 """
 NETWORK = """
+import json
+from pathlib import Path
+
 import torch
 from torch import nn
 
@@ -58,18 +63,23 @@ class Bag(nn.Module):
     def __init__(self, vocab_size, context):
         super().__init__()
         self.embedding, self.output = nn.Embedding(vocab_size, 16), nn.Linear(16, vocab_size)
+        self.shift = json.loads((Path("{folder}") / "tables" / "shift.json").read_text())
 
     def forward(self, idx):
-        return {scale} * self.output(self.embedding(idx))
+        return {scale} * self.output(self.embedding(idx)) + self.shift
 """
 
 
-def write_code(folder: Path, *, part: float = 1.0, network: float = 1.0, helper: float = 0.5) -> None:
+def write_code(
+    folder: Path, *, part: float = 1.0, network: float = 1.0, helper: float = 0.5, shift: float = 0.0
+) -> None:
     from headtohead.nn.parts.registry import get_part_class
 
     base = get_part_class("feedforward", "mlp").__name__
     (folder / "part.py").write_text(PART.format(scale=part, base=base))
-    (folder / "network.py").write_text(NETWORK.format(scale=network))
+    (folder / "network.py").write_text(NETWORK.format(scale=network, folder=folder))
+    (folder / "tables").mkdir(exist_ok=True)
+    (folder / "tables" / "shift.json").write_text(str(shift))
     (folder / "helper_of_part.py").write_text(f"SCALE = {helper}\n")
 
 
@@ -86,7 +96,7 @@ def build(folder: Path, seeds: int = 2, lr: float = 0.001, **variants: Any) -> A
         "plugins": [str(folder / "part.py")],
         "data": {"source": str(folder / "text"), "rows": "sentences", "allow_overlap": True},
         "model": {"width": 16, "layers": 1, "heads": 2, "context": 12},
-        "training": {"steps": 10, "batch_size": 8, "optimizer": {"kind": "adamw", "lr": lr}},
+        "training": {"budget": "10 steps", "batch_size": 8, "optimizer": {"kind": "adamw", "lr": lr}},
         "variants": {
             "part": {"model": {"feedforward": "scaled"}},
             "network": {"model": {"module": f"{folder / 'network.py'}:Bag", "context": 12}},
@@ -98,7 +108,7 @@ def build(folder: Path, seeds: int = 2, lr: float = 0.001, **variants: Any) -> A
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with code, data and a finished experiment on them."""
+    """Return a folder with code, data and a finished experiment."""
     root = tmp_path_factory.mktemp("belong")
     write_text(root / "text")
     write_code(root)
@@ -108,7 +118,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def edited(trained: Path) -> Any:
-    """The same; code and data are restored afterwards, because runs refer to their paths."""
+    """Like `trained`, but restore code and data afterwards, because runs refer to their paths."""
     shutil.copytree(trained, backup := trained.with_name("backup"), dirs_exist_ok=True)
     yield trained
     shutil.rmtree(trained)
@@ -132,12 +142,22 @@ def edit_code(**changes: float) -> Callable[[Path], Any]:
 EDITS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "variant": (
         lambda root: build(root, part={"model": {"feedforward": "scaled", "position": "alibi"}}),
-        r"part was trained with other settings: model\.position is .* instead of .*alibi.*\(seeds 0, 1\); remove",
+        r"part was trained with different settings: model\.position is .* instead of .*alibi.*\(seeds 0, 1\); remove",
     ),
-    "part": (edit_code(part=2.0), r"part was trained with other code or weights: part\.py was changed"),
-    "network": (edit_code(network=2.0), r"network was trained with other code or weights: network\.py was changed"),
-    "helper": (edit_code(helper=2.0), r"part was trained with other code or weights: helper_of_part\.py was changed"),
-    "data": (edit_data, r"baseline was trained on another corpus than the experiment's"),
+    "part": (edit_code(part=2.0), r"part was trained with different files or versions: part\.py was changed"),
+    "network": (
+        edit_code(network=2.0),
+        r"network was trained with different files or versions: network\.py was changed",
+    ),
+    "helper": (
+        edit_code(helper=2.0),
+        r"part was trained with different files or versions: helper_of_part\.py was changed",
+    ),
+    "data file of the network": (
+        edit_code(shift=0.5),
+        r"network was trained with different files or versions: file .*/tables/shift\.json was changed",
+    ),
+    "data": (edit_data, r"baseline was trained on a different corpus than the experiment"),
     "seeds": (
         lambda root: build(root, seeds=1),
         r"baseline has runs that the experiment does not ask for \(seeds = 1\) \(seed 1\)",
@@ -146,7 +166,7 @@ EDITS: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 
 @pytest.mark.parametrize("edit", EDITS)
-def test_resume_refuses_runs_of_what_was_edited(edited: Path, edit: str) -> None:
+def test_resume_rejects_runs_of_what_was_edited(edited: Path, edit: str) -> None:
     apply, message = EDITS[edit]
     before = (edited / "runs" / "journal.jsonl").read_bytes()
     with pytest.raises(RunFolderError, match=message):
@@ -154,18 +174,22 @@ def test_resume_refuses_runs_of_what_was_edited(edited: Path, edit: str) -> None
     assert (edited / "runs" / "journal.jsonl").read_bytes() == before
 
 
-def test_resume_refuses_runs_of_another_version(edited: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headtohead.experiment.run_identity.metadata.version", lambda name: "9.9")
-    with pytest.raises(RunFolderError, match="baseline was trained with other code or weights: headtohead was changed"):
+def test_resume_rejects_runs_of_another_version(edited: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headtohead.experiment.provenance.run_identity.metadata.version", lambda name: "9.9")
+    with pytest.raises(
+        RunFolderError, match="baseline was trained with different files or versions: headtohead was changed"
+    ):
         run_experiment(build(edited), edited / "runs", num_workers=1, resume=True)
 
 
-def test_resume_refuses_runs_of_a_search_with_other_code(edited: Path) -> None:
+def test_resume_rejects_runs_of_a_search_with_other_code(edited: Path) -> None:
     run = edited / "runs" / "search" / "point-000" / "seed-0"
     run.mkdir(parents=True)
     shutil.copyfile(edited / "runs" / "baseline" / "seed-0" / "trial.json", run / "trial.json")
     write_code(edited, part=3.0)
-    with pytest.raises(RunFolderError, match=r"search/point-000 was trained with other code or weights: part\.py"):
+    with pytest.raises(
+        RunFolderError, match=r"search/point-000 was trained with different files or versions: part\.py"
+    ):
         run_experiment(build(edited), edited / "runs", num_workers=1, resume=True)
 
 
@@ -177,8 +201,29 @@ def test_unchanged_experiment_is_resumed(edited: Path) -> None:
     assert not any("journal" in reason for verdict in outcome.findings.verdicts for reason in verdict.withheld)
 
 
+def test_data_files_that_the_code_names_are_listed(edited: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = """
+a = open("words.txt"), Path(__file__).parent / "data" / "table.json", os.path.join(folder, "data", "table.json")
+b = f"{name}.txt", "missing.txt", "network.py", "é" * 200
+"""
+    (edited / "network.py").write_text(code)
+    (edited / "data").mkdir()
+    for name in ("words.txt", "data/table.json", "words.bin"):
+        (edited / name).write_text("1")
+    monkeypatch.chdir(edited)
+    model = {"module": f"{edited / 'network.py'}:Bag", "context": 12, "options": {"table": "words.bin"}}
+    trial = build_trial(build(edited, other={"model": model}), "other", 0)
+    assert set(find_data_files(trial)) == {"words.txt", "data/table.json", "words.bin"}
+
+
+def test_files_that_the_code_reads_are_stated_above_the_verdict(edited: Path) -> None:
+    findings = compute.compute_findings(open_experiment_runs(edited / "runs"))
+    warnings = {row.variant: row.message for row in findings.warnings if row.kind == "reads files"}
+    assert warnings == {"network": f"the code of network reads {edited / 'tables' / 'shift.json'}."}
+
+
 def seal(path: Path, **changes: Any) -> None:
-    """Change a JSON file and give it a valid checksum."""
+    """Change a JSON file and update its checksum."""
     write_json(path, {**read_json_object(path), **changes}, with_checksum=True)
 
 
@@ -225,7 +270,7 @@ def take_weaker_baseline(runs: Path) -> None:
         record = read_json_object(path)
         record["trial"]["training"] = own_trial["training"]
         record.pop("checksum")
-        content = json.dumps({**record, "checksum": compute_checksum(record)}, indent=1).encode()
+        content = json.dumps({**record, "checksum": compute_json_checksum(record)}, indent=1).encode()
         replace_listed_file(path.parent, "trial.json", content)
 
 
@@ -243,7 +288,7 @@ def copy_run(runs: Path, variant: str, source: int, copy: int) -> None:
     record = read_json_object(folder / "trial.json")
     record["trial"]["seed"] = copy
     record.pop("checksum")
-    content = json.dumps({**record, "checksum": compute_checksum(record)}, indent=1).encode()
+    content = json.dumps({**record, "checksum": compute_json_checksum(record)}, indent=1).encode()
     replace_listed_file(folder, "trial.json", content)
     result = read_json_object(folder / "result.json")
     result.pop("checksum")
@@ -266,16 +311,16 @@ TAMPERING: dict[str, tuple[Callable[[Path], None], str]] = {
     "weaker baseline": (take_weaker_baseline, r"the baseline has a run whose result is not the one .*\(seeds 0, 1\)"),
     "unseen rows picked": (pick_unseen_rows, r"part is judged with a corpus\.json that is not the one"),
     "run copied as a new seed": (copy_as_new_seed, r"has the same trained weights as with seed 0, byte for byte"),
-    "seeds deleted": (delete_seeds, r"part misses a run that journal\.jsonl records as finished \(seed 1\)"),
+    "seeds deleted": (delete_seeds, r"part lacks a run that journal\.jsonl records as finished \(seed 1\)"),
 }
 
 
 @pytest.mark.parametrize("tampering", TAMPERING)
-def test_tampering_withholds_the_verdict_and_is_named(edited: Path, tampering: str) -> None:
+def test_tampering_withholds_the_verdict_and_is_reported(edited: Path, tampering: str) -> None:
     apply, reason = TAMPERING[tampering]
     runs = edited / "runs"
     apply(runs)
-    findings = compute.write_findings(open_runs(runs))
+    findings = compute.write_findings(open_experiment_runs(runs))
     verdict = next(verdict for verdict in findings.verdicts if verdict.variant == "part")
     assert verdict.outcome == "not comparable", verdict.summary
     assert re.search(reason, "\n".join(f"part {text}\n{text}" for text in verdict.withheld)), verdict.withheld
@@ -286,7 +331,7 @@ def test_tampering_withholds_the_verdict_and_is_named(edited: Path, tampering: s
 
 
 def forge_journal(runs: Path) -> None:
-    """Write a journal, with valid checksums, of the files as they are now."""
+    """Write a journal with valid checksums for the current files."""
     journal = Journal(runs)
     events = journal.read()
     journal.path.unlink()
@@ -299,15 +344,15 @@ def forge_journal(runs: Path) -> None:
         if isinstance(event, CorpusEvent):
             event = CorpusEvent(digest=compute_sha256(runs / "corpus.json"))
         Journal(runs).append(event)
-    compute.write_findings(open_runs(runs))
+    compute.write_findings(open_experiment_runs(runs))
 
 
 def hide_an_audit(runs: Path) -> None:
     run = runs / "part" / "seed-0"
     audits = read_json_object(run / "audits.json")["audits"]
-    kept = [audit for audit in audits if audit["name"] != "determinism"]
-    assert len(kept) < len(audits)
-    replace_listed_file(run, "audits.json", json.dumps({"schema_version": 2, "audits": kept}).encode())
+    remaining = [audit for audit in audits if audit["name"] != "determinism"]
+    assert len(remaining) < len(audits)
+    replace_listed_file(run, "audits.json", json.dumps({"schema_version": 2, "audits": remaining}).encode())
 
 
 FORGED: dict[str, tuple[Callable[[Path], None], str]] = {
@@ -349,10 +394,10 @@ class Leak(Bag):
 
 
 def test_isolated_process_cannot_read_the_future(edited: Path, tmp_path: Path) -> None:
-    honest = open_runs(edited / "runs").run("network", 0)
-    assert compare_isolated(honest) == ""
-    (edited / "leak.py").write_text(NETWORK.format(scale=1.0) + LEAK)
+    honest = open_experiment_runs(edited / "runs").run("network", 0)
+    assert compare_isolated_losses(honest) == ""
+    (edited / "leak.py").write_text(NETWORK.format(scale=1.0, folder=edited) + LEAK)
     experiment = build(edited, leak={"model": {"module": f"{edited / 'leak.py'}:Leak", "context": 12}})
     run_trial(build_trial(experiment, "leak", 0), tmp_path / "run", device="cpu")
-    mismatch = compare_isolated(Run(tmp_path / "run"))
+    mismatch = compare_isolated_losses(Run(tmp_path / "run"))
     assert re.match(r"test, example \d+: loss is .* in the file and .* if each token is predicted before", mismatch)

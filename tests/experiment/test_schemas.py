@@ -1,4 +1,4 @@
-"""The models of run-folder files: documentation, schema version, round trip."""
+"""Pydantic models of run-folder files: documentation, schema version, round trip."""
 
 import subprocess
 import sys
@@ -14,11 +14,11 @@ ROOT = Path(__file__).parents[2]
 
 def test_documentation_and_json_schemas_are_up_to_date():
     command = [sys.executable, str(ROOT / "tools" / "schemas.py"), "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
 
 
-def test_a_file_of_version_0_1_is_refused_in_one_sentence(tmp_path):
+def test_a_file_of_version_0_1_is_rejected_in_one_sentence(tmp_path):
     (tmp_path / "start.json").write_text('{"schema": 1, "tensors": {}}')
     with pytest.raises(RunFolderError, match=r"written by Head to Head 0\.1 \(schema 1\)"):
         schemas.read_record(tmp_path / "start.json", schemas.StartFile)

@@ -1,4 +1,4 @@
-"""Every score of a run knows its document, and verdicts receive the names."""
+"""Every score has a document, and verdicts receive the document names."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ import pytest
 
 from headtohead.experiment import loading
 from headtohead.experiment.run_folder import ExperimentRuns
-from headtohead.findings.evaluation_sets import EvaluationSet, stack_scores
+from headtohead.findings.evaluation_sets import EvaluationSet
+from headtohead.findings.example_scores import stack_example_scores
 from headtohead.runner.run_experiment import run_experiment
+
+pytestmark = pytest.mark.usefixtures("in_process_workers")
 
 
 @pytest.mark.parametrize("rows", ["stream", "sentences"])
@@ -26,7 +29,7 @@ def test_scores_carry_the_documents_of_the_corpus(tmp_path: Path, rows: str) -> 
         "seeds": 2,
         "data": {"source": str(tmp_path), "rows": rows, "validation_fraction": 0},
         "model": {"width": 8, "layers": 1, "heads": 1, "context": 12},
-        "training": {"steps": 2, "batch_size": 4},
+        "training": {"budget": "2 steps", "batch_size": 4},
         "variants": {"wide": {"model": {"width": 16}}},
     }
     run_experiment(loading.build_experiment(settings, "documents"), tmp_path / "runs", num_workers=1)
@@ -34,7 +37,7 @@ def test_scores_carry_the_documents_of_the_corpus(tmp_path: Path, rows: str) -> 
     assert runs.corpus.splits["test"].documents == ["play 0", "play 1", "play 2"]
     finished = runs.finished("baseline")
     columns = finished[0].scores
-    scores = stack_scores(finished, runs.corpus, EvaluationSet("test"), "perplexity")
+    scores = stack_example_scores(finished, runs.corpus, EvaluationSet("test"), "perplexity")
     assert sorted(set(scores.documents)) == ["test: play 0", "test: play 1", "test: play 2"]
     counts = {name: scores.weights[np.array(scores.documents) == name].sum() for name in set(scores.documents)}
     # 5 words and, in sentences, a stop token; the first token of a stream is not predicted.

@@ -1,4 +1,4 @@
-"""Small models to decode with: ours, and tiny random ones of transformers, made here from their configurations."""
+"""Small models for decoding: our own, and tiny random models of transformers built from their configurations."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,35 +8,36 @@ import torch
 import transformers
 from torch import nn
 
-from headtohead.config import model
+from headtohead.config.tables import model
 from headtohead.model_factory import build_model
 from headtohead.nn.transformer import Transformer
 from headtohead.pretrained.loading import PretrainedModel
 
-VOCAB, CONTEXT = 97, 64
+VOCAB = 97
+CONTEXT = 64
 
 
 @pytest.fixture
 def ours() -> Callable[..., Transformer]:
-    """A small transformer of ours, woken up: at step 0 its distributions would all but coincide."""
+    """Return a small transformer with enlarged weights: at step 0 its distributions would be nearly uniform."""
 
     def build(**settings: Any) -> Transformer:
-        plain = {"width": 32, "layers": 2, "heads": 4, "context": CONTEXT, **settings}
-        made = build_model(model.TransformerConfig.model_validate(plain), VOCAB)
-        assert isinstance(made, Transformer)
-        return wake(made)
+        all_settings = {"width": 32, "layers": 2, "heads": 4, "context": CONTEXT, **settings}
+        transformer = build_model(model.TransformerConfig.model_validate(all_settings), VOCAB)
+        assert isinstance(transformer, Transformer)
+        return enlarge_weights(transformer)
 
     return build
 
 
 @pytest.fixture
 def theirs() -> Callable[[str], PretrainedModel]:
-    """A tiny random model of transformers, behind our protocol."""
-    return lambda kind: PretrainedModel(KINDS[kind]())
+    """Return a tiny random model of transformers behind our protocol."""
+    return lambda kind: PretrainedModel(MODEL_BUILDERS[kind]())
 
 
 def gpt2() -> nn.Module:
-    return _made(
+    return _build_transformers_model(
         transformers.GPT2LMHeadModel,
         transformers.GPT2Config(
             vocab_size=VOCAB,
@@ -46,14 +47,14 @@ def gpt2() -> nn.Module:
             n_head=4,
             bos_token_id=0,
             eos_token_id=0,
-            tie_word_embeddings=False,  # tied and random, it would repeat one token for ever
+            tie_word_embeddings=False,  # a tied random model would repeat one token forever
         ),
     )
 
 
 def llama() -> nn.Module:
-    """With fewer key heads than query heads, as SmolLM2 has them."""
-    return _made(
+    """Return a Llama with fewer key heads than query heads, as in SmolLM2."""
+    return _build_transformers_model(
         transformers.LlamaForCausalLM,
         transformers.LlamaConfig(
             vocab_size=VOCAB,
@@ -69,16 +70,17 @@ def llama() -> nn.Module:
     )
 
 
-KINDS: dict[str, Callable[[], nn.Module]] = {"gpt2": gpt2, "llama": llama}
+MODEL_BUILDERS: dict[str, Callable[[], nn.Module]] = {"gpt2": gpt2, "llama": llama}
 
 
-def _made(kind: Any, config: Any) -> nn.Module:
+def _build_transformers_model(model_class: Any, config: Any) -> nn.Module:
     torch.manual_seed(0)
-    made: nn.Module = kind(config).eval()
-    return wake(made)
+    model: nn.Module = model_class(config).eval()
+    return enlarge_weights(model)
 
 
-def wake(model: Any) -> Any:
+def enlarge_weights(model: Any) -> Any:
+    """Multiply the weight matrices by 4, so that distributions are far from uniform."""
     with torch.no_grad():
         for tensor in model.parameters():
             if tensor.dim() > 1:

@@ -1,4 +1,4 @@
-"""Valid and invalid input from untrusted sources: every target of tools/fuzz_targets, with a fixed number of tries."""
+"""Valid and invalid untrusted input: every target of tools/fuzz_targets, with a fixed number of inputs."""
 
 import sys
 from collections.abc import Iterator
@@ -8,24 +8,24 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tools.fuzz_targets.sample_experiment import sample_runs
+from tools.fuzz_targets.sample_experiment import build_sample_runs
 
 
 @pytest.fixture(scope="session")
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that inputs are put in, with an experiment that was really run (see tools/fuzz_targets)."""
+    """Return a folder for inputs that contains a finished experiment (see tools/fuzz_targets)."""
     return tmp_path_factory.mktemp("scratch")
 
 
 @pytest.fixture(scope="session")
 def finished_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a finished experiment that no test changes. Tests that write work on a copy."""
-    return sample_runs(tmp_path_factory.mktemp("finished"))
+    """Return the folder of a finished experiment. Tests that write must copy it."""
+    return build_sample_runs(tmp_path_factory.mktemp("finished"))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def own_parts_stay_here() -> Iterator[None]:
-    """Parts that a file of tests lets in are not there for the tests after it."""
+    """Unregister the parts that a test registers."""
     from headtohead.nn.parts import registry
 
     with pytest.MonkeyPatch.context() as patch:

@@ -1,7 +1,7 @@
-"""Forty kinds of hostile experiment folders, made from a good one.
+"""Forty kinds of hostile experiment folders, derived from a valid one.
 
-Each kind is a function that changes a copy of a good folder. It draws what it changes from a seeded generator, so that
-the folders of a kind differ. Whoever sends a folder can recompute its checksums, so most kinds do.
+Each kind is a function that modifies a copy of a valid folder with a seeded generator, so that folders of one kind
+differ. An attacker can recompute checksums, so most kinds do.
 """
 
 import json
@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headtohead.atomic_io import CHECKSUM_KEY, compute_sha256, read_json, write_json
+from headtohead.atomic_io import compute_sha256
+from headtohead.json_files import CHECKSUM_KEY, read_json, write_json
 
 SCRIPT = "<script>fetch('http://127.0.0.1:9/')</script><img src=x onerror=alert(1)>"
 REFRESH = '<meta http-equiv="refresh" content="0;url=http://127.0.0.1:9/">'
@@ -31,7 +32,7 @@ ARRAY_FILES = ("scores.safetensors", "maps.safetensors", "model.safetensors")
 
 @dataclass(frozen=True)
 class Attack:
-    """What a kind works with: the folder to change, its random generator, and places outside of the folder."""
+    """The folder to modify, its random generator, and paths outside of the folder."""
 
     folder: Path
     draw: random.Random
@@ -42,7 +43,7 @@ class Attack:
 
     @property
     def run(self) -> Path:
-        """A run of the folder, the same for each call."""
+        """Return a run of the folder, the same for each call."""
         return self.folder / ("baseline", "alibi")[self.draw_index % 2] / f"seed-{self.draw_index // 2 % 2}"
 
     @property
@@ -59,12 +60,12 @@ class Attack:
         return self.draw.choice([*files, self.run / "result.json"])
 
     def write(self, path: Path, content: bytes) -> None:
-        """Replace a file, with its checksum in result.json."""
+        """Replace a file and its checksum in result.json."""
         path.write_bytes(content)
         self.vouch(path)
 
     def edit(self, path: Path, change: Callable[[dict[str, Any]], None]) -> None:
-        """Change a JSON file, with its own checksum and that in result.json."""
+        """Change a JSON file, its own checksum, and the one in result.json."""
         content = read_json(path)
         has_checksum = content.pop(CHECKSUM_KEY, None) is not None
         change(content)
@@ -163,7 +164,7 @@ def deep_folders(attack: Attack) -> None:
 
 @kind
 def unreadable_file(attack: Attack) -> None:
-    """Root reads everything, so the file is also cut."""
+    """Root can read every file, so the file is also truncated."""
     path = attack.pick_file()
     os.truncate(path, path.stat().st_size // 2)
     path.chmod(0)
@@ -223,7 +224,7 @@ def long_names(attack: Attack) -> None:
 
 @kind
 def changing_file(attack: Attack) -> None:
-    """A file that is cut and extended while it is read; see `HostileRuns.watch`."""
+    """A file that is truncated and extended while it is read; see `HostileRuns.watch`."""
     os.truncate(attack.folder / "baseline" / "seed-0" / "metrics.jsonl", 7)
 
 
@@ -264,7 +265,7 @@ def not_a_number(attack: Attack) -> None:
 
 @kind
 def duplicate_keys(attack: Attack) -> None:
-    """The last value counts for Python, the first for other readers. The checksum is that of the last."""
+    """Python uses the last value of a repeated key, other readers the first. The checksum matches the last."""
     path = attack.draw.choice([attack.folder / "experiment.json", attack.folder / "findings.json"])
     text = path.read_text()
     key = attack.draw.choice(["schema_version", "versions", "command"])
@@ -306,7 +307,7 @@ def add_variant(attack: Attack, name: str) -> None:
 
 
 def set_text(attack: Attack, text: str) -> None:
-    """Put a text where people see it: question, variant, verdict, warning or error message."""
+    """Insert a text in a displayed field: question, variant, verdict, warning or error message."""
     place = attack.draw.choice(["question", "variant", "summary", "warning", "failure"])
     if place == "question":
         attack.edit(attack.folder / "experiment.json", lambda content: content["experiment"].update(question=text))
@@ -435,7 +436,7 @@ def swapped_baseline(attack: Attack) -> None:
 
 @kind
 def forged_scores(attack: Attack) -> None:
-    """Better scores in result.json or in the arrays, with all checksums of the run."""
+    """Better scores in result.json or in the arrays, with all checksums of the run updated."""
     if attack.draw.random() < 0.5:
         scores = {"loss": 0.1, "perplexity": 1.1}
         attack.edit(attack.run / "result.json", lambda content: content["scores"]["test"].update(scores))
@@ -448,7 +449,7 @@ def forged_scores(attack: Attack) -> None:
 
 @kind
 def forged_training_record(attack: Attack) -> None:
-    """A training record with the pid of another process, and a run that seems to be in progress."""
+    """A training record with the pid of another process, and a run that appears to be in progress."""
     record = {"pid": attack.draw.choice([1, os.getpid()]), "started": 0, "signature": "0" * 64}
     (attack.folder.parent / f".{attack.folder.name}.training.json").write_text(json.dumps(record))
     (attack.folder.parent / f".{attack.folder.name}.training.log").symlink_to(attack.outside / "precious")
@@ -550,7 +551,9 @@ def slow_tokenizer(attack: Attack) -> None:
 
 
 def build_folders(good: Path, runs: Path, outside: Path, canary: Path, *, per_kind: int, num_good: int) -> list[str]:
-    """Copy a good folder to `runs` as good-0 ... and as hostile folders of each kind; return the names of the bad."""
+    """Copy a valid folder to `runs` as good-0, good-1, ... and as hostile folders of each kind; return the hostile
+    names.
+    """
     outside.mkdir()
     (outside / "precious").write_text("precious")
     for index in range(num_good):

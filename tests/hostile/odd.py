@@ -1,4 +1,4 @@
-"""How sound inputs are spoiled: bytes cut, doubled and replaced, and values of JSON put in the place of others."""
+"""Corrupt valid inputs: delete, duplicate and replace bytes, and replace JSON values."""
 
 import copy
 import json
@@ -60,7 +60,7 @@ VALUES: list[Any] = [
 
 @st.composite
 def spoiled(draw: st.DrawFn, sound: bytes) -> bytes:
-    """The input with one to three pieces cut out, doubled or replaced."""
+    """Return the input with one to three spans deleted, duplicated or replaced."""
     data = sound
     for _ in range(draw(st.integers(1, 3))):
         begin = draw(st.integers(0, len(data)))
@@ -72,7 +72,7 @@ def spoiled(draw: st.DrawFn, sound: bytes) -> bytes:
 
 @st.composite
 def other_values(draw: st.DrawFn, sound: Any) -> bytes:
-    """JSON with one or two of its values, at any depth, replaced, renamed or taken away."""
+    """Return JSON with one or two values, at any depth, replaced, renamed or removed."""
     value = copy.deepcopy(sound)
     for _ in range(draw(st.integers(1, 2))):
         at, holder, key = value, None, None
@@ -87,10 +87,10 @@ def other_values(draw: st.DrawFn, sound: Any) -> bytes:
         if holder is None:
             value = draw(st.sampled_from(VALUES))
             continue
-        what = draw(st.sampled_from(["replace", "replace", "replace", "take", "rename"]))
-        if what == "take":
+        values = draw(st.sampled_from(["replace", "replace", "replace", "take", "rename"]))
+        if values == "take":
             del holder[key]
-        elif what == "rename" and isinstance(holder, dict):
+        elif values == "rename" and isinstance(holder, dict):
             holder[draw(st.sampled_from(["", "x", "../../x", "9" * 400, "\ud800"]))] = holder.pop(key)
         else:
             holder[key] = copy.deepcopy(draw(st.sampled_from(VALUES)))

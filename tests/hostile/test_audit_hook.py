@@ -33,13 +33,13 @@ if mode == "plain":
     Path(folder, "experiment.json").read_text()
 if mode == "verify":
     from headtohead.report import write
-    from headtohead.runner.verify import verify_experiment
+    from headtohead.runner.verification.verify import verify_experiment
     verify_experiment(Path(folder), rescore=True, render_report=write)
 if mode == "report":
     from headtohead.experiment import run_folder
     from headtohead.findings import compute
     from headtohead.report import write
-    compute.write_findings(run_folder.open_runs(Path(folder)))
+    compute.write_findings(run_folder.open_experiment_runs(Path(folder)))
     write(Path(folder), ["html", "md", "csv"])
 if mode == "serve":
     from starlette.testclient import TestClient
@@ -59,15 +59,15 @@ print(json.dumps([opened, sorted(foreign)]))
 def watch(folder: Path, mode: str) -> tuple[int, list[str]]:
     command = [sys.executable, "-c", SCRIPT, str(folder), mode]
     result = subprocess.run(command, check=True, capture_output=True, text=True)
-    opened, foreign = json.loads(result.stdout.splitlines()[-1])
-    return opened, foreign
+    loaded, foreign = json.loads(result.stdout.splitlines()[-1])
+    return loaded, foreign
 
 
 def test_other_modules_open_no_files_of_run_folders(finished_runs, tmp_path):
     folder = Path(shutil.copytree(finished_runs, tmp_path / "runs"))
     for mode in ("report", "verify", "serve", "model"):
-        opened, foreign = watch(folder, mode)
-        assert opened > 0
+        loaded, foreign = watch(folder, mode)
+        assert loaded > 0
         assert not foreign, f"{mode}: {foreign}"
 
 

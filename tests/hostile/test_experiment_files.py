@@ -1,4 +1,4 @@
-"""Experiment files from anybody: refused in words, soon, and with nothing done."""
+"""Untrusted experiment files are rejected quickly, with a message, and without side effects."""
 
 import os
 import time
@@ -25,7 +25,7 @@ width = 16
 heads = 2
 position = ["rope"]
 [training]
-steps = "2 epochs"
+budget = "2 epochs"
 [variants.alibi]
 model.position = "alibi"
 [[claims]]
@@ -36,14 +36,14 @@ expected_verdict = "helped"
 [search]
 space = { "training.batch_size" = [4, 8], "training.optimizer.lr" = { low = 1e-4, high = 1e-2, log = true } }
 method = "random"
-budget = { trials = 4 }
+budget = "4 trials"
 [full]
 model.width = 32
 """
 
 
 def refused(scratch: Path, text: str) -> str:
-    """What is said about this file; a fault if it takes long."""
+    """Return the error message for this file; fail if parsing takes too long."""
     path = scratch / "refused.toml"
     path.write_text(text)
     began = time.process_time()
@@ -59,13 +59,13 @@ def test_a_sound_file_is_read(scratch):
 
 @tried
 @given(data=spoiled(SMALL))
-def test_a_spoiled_file_is_read_or_refused_in_words(scratch, data):
+def test_a_corrupted_file_is_read_or_rejected_with_a_message(scratch, data):
     run_target("experiment", data, scratch)
 
 
 @tried
 @given(text=st.text(max_size=200))
-def test_any_text_is_refused_in_words(scratch, text):
+def test_any_text_is_rejected_with_a_message(scratch, text):
     assert run_target("experiment", text.encode(), scratch) is not None
 
 
@@ -84,7 +84,7 @@ HEAD = 'question = "?"\ntask = "language-model"\n'
         (HEAD + f"seeds = {2**60}", "is too large"),
         (HEAD + "seeds = 1_000_000_000", "must be <= 10000"),
         (HEAD + 'seeds = "auto up to ' + "9" * 5_000 + '"', "seeds"),
-        (HEAD + "[training]\nsteps = '" + "9" * 400 + " epochs'", "steps"),
+        (HEAD + "[training]\nbudget = '" + "9" * 400 + " epochs'", "budget"),
         (HEAD + "[training]\nmax_grad_norm = inf", "must be a finite number"),
         (HEAD + "[model]\nposition = { kind = 'alibi', slope = nan }", "must be a finite number"),
         (HEAD + "[model]\nwidth = 1_000_000_000_000\nheads = 7", "must be <= 131072"),
@@ -105,15 +105,14 @@ HEAD = 'question = "?"\ntask = "language-model"\n'
         ("# " + "x" * MAX_FILE_BYTES, "too long for an experiment"),
     ],
 )
-def test_what_would_take_for_ever_or_lead_away_is_refused(scratch, text, said):
+def test_what_would_take_forever_or_lead_away_is_rejected(scratch, text, said):
     assert said in refused(scratch, text)
 
 
-def test_a_line_of_blanks_behind_a_bracket_does_not_take_for_ever(scratch):
-    """A pattern that looked for the lines of tables took 70 seconds over 2,000 blanks, and eight times that over twice
-    as many."""
-    found = refused(scratch, HEAD + 'about = """\n[' + " " * 50_000 + '\n"""\nunknown = 1\n')
-    assert "unknown" in found
+def test_a_line_of_blanks_behind_a_bracket_does_not_take_forever(scratch):
+    """A regular expression for table headers took 70 seconds on 2,000 spaces, and 8 times as long on twice as many."""
+    message = refused(scratch, HEAD + 'about = """\n[' + " " * 50_000 + '\n"""\nunknown = 1\n')
+    assert "unknown" in message
 
 
 def test_a_name_of_many_parts_inside_a_text_is_a_text():
@@ -122,10 +121,10 @@ def test_a_name_of_many_parts_inside_a_text_is_a_text():
 
 def test_messages_have_an_end(scratch):
     faults = "".join(f"unknown_{at} = 1\n" for at in range(2_000))
-    said = refused(scratch, HEAD + faults + f'long = "{"x" * 60_000}"\n')
-    assert len(said) < 20_000
-    assert "2001 errors" in said
-    assert "more" in said
+    message = refused(scratch, HEAD + faults + f'long = "{"x" * 60_000}"\n')
+    assert len(message) < 20_000
+    assert "2001 errors" in message
+    assert "more" in message
 
 
 @pytest.mark.parametrize("kind", ["fifo", "device", "folder", "unreadable"])
@@ -142,5 +141,5 @@ def test_what_is_no_plain_file_is_not_read(tmp_path, kind):
         path.chmod(0)
         if os.access(path, os.R_OK):
             pytest.skip("this user may read everything")
-    with pytest.raises(RequestError, match=r"experiment\.toml: (no such file|cannot be read)"):
+    with pytest.raises(RequestError, match=r"experiment\.toml: (no such file|cannot read file)"):
         loading.load_experiment(path)

@@ -1,4 +1,4 @@
-"""Folders of other people and the command line: links, sizes, versions, memory limits, names."""
+"""Untrusted experiment folders and the command line: links, sizes, versions, memory limits, names."""
 
 import html
 import os
@@ -13,16 +13,17 @@ import pytest
 import torch
 
 from headtohead import atomic_io
-from headtohead.atomic_io import CHECKSUM_KEY, read_json, write_json, write_text
+from headtohead.atomic_io import write_text
 from headtohead.errors import RunFolderError
 from headtohead.experiment import run_folder, trust
-from headtohead.experiment.machines import OtherMachineWarning
+from headtohead.experiment.provenance.environment_comparison import EnvironmentChangedWarning
 from headtohead.findings import compute
+from headtohead.json_files import CHECKSUM_KEY, read_json, write_json
 from headtohead.presentation.renderers.csv_tables import render_csv
 from headtohead.presentation.table import make_table, make_text_columns
 from headtohead.report import write
 from headtohead.runner import run_experiment
-from headtohead.runner.verify import verify_experiment
+from headtohead.runner.verification.verify import verify_experiment
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ def test_links_in_a_folder_are_not_followed(foreign, tmp_path, name):
     (foreign / name).rename(elsewhere)
     (foreign / name).symlink_to(elsewhere)
     with pytest.raises(RunFolderError, match="is a link"):
-        compute.compute_findings(run_folder.open_runs(foreign))
+        compute.compute_findings(run_folder.open_experiment_runs(foreign))
     with pytest.raises(RunFolderError, match="is a link"):
         verify_experiment(foreign)
 
@@ -100,7 +101,7 @@ def test_links_in_a_folder_are_not_followed(foreign, tmp_path, name):
 @pytest.mark.parametrize(
     "name", ["findings.json", "baseline/seed-0/metrics.jsonl", "baseline/seed-0/scores.safetensors"]
 )
-def test_files_beyond_the_limit_are_refused_before_they_are_read(foreign, name):
+def test_files_beyond_the_limit_are_rejected_before_they_are_read(foreign, name):
     with (foreign / name).open("ab") as file:
         file.truncate(40_000_000_000)
     checks = verify_experiment(foreign)
@@ -130,9 +131,9 @@ def mix_versions(folder: Path) -> None:
         write_json(run / "result.json", result, with_checksum=True)
 
 
-def test_mixed_versions_and_devices_are_named(foreign):
+def test_mixed_versions_and_devices_are_reported(foreign):
     mix_versions(foreign)
-    runs = run_folder.open_runs(foreign)
+    runs = run_folder.open_experiment_runs(foreign)
     findings = compute.write_findings(runs)
     messages = [warning.message for warning in findings.warnings]
     assert any("torch 1.13.0" in message and "cuda" in message and "Darwin arm64" in message for message in messages)
@@ -143,13 +144,14 @@ def test_mixed_versions_and_devices_are_named(foreign):
 
 
 def test_resuming_on_another_machine_warns(foreign, monkeypatch, recwarn):
-    experiment = run_folder.open_runs(foreign).experiment
+    experiment = run_folder.open_experiment_runs(foreign).experiment
     run_experiment.run_experiment(experiment, foreign, num_workers=1, resume=True)
-    assert not [warning for warning in recwarn if issubclass(warning.category, OtherMachineWarning)]
-    versions = {**run_experiment.collect_versions(), "torch": "1.13.0", "cpu": "NEON"}
+    assert not [warning for warning in recwarn if issubclass(warning.category, EnvironmentChangedWarning)]
+    versions = {**run_experiment.collect_versions(), "torch": "1.13.0", "processor": "M1", "cpu": "NEON"}
     monkeypatch.setattr(run_experiment, "collect_versions", lambda: versions)
     torch_version = f"torch {re.escape(torch.__version__)} \\(4 runs\\), here 1.13.0"
-    with pytest.warns(OtherMachineWarning, match=f"trained elsewhere: {torch_version}; cpu .*, here NEON"):
+    message = f"trained elsewhere: {torch_version}; processor .*, here M1; cpu .*, here NEON"
+    with pytest.warns(EnvironmentChangedWarning, match=message):
         run_experiment.run_experiment(experiment, foreign, num_workers=1, resume=True)
 
 
@@ -191,7 +193,11 @@ def test_a_variant_that_does_not_fit_the_model_is_reported(foreign):
     content["experiment"]["model"] = {"module": f"{foreign.parent / 'net.py'}:Net", "context": 8}
     write_json(foreign / "experiment.json", content, with_checksum=True)
     trust.trust_files([foreign.parent / "net.py"])
-    commands = (["headtohead.web.resume"], ["headtohead.cli", "verify", "--json"], ["headtohead.cli", "report"])
+    commands = (
+        ["headtohead.web.resume_entrypoint"],
+        ["headtohead.cli", "verify", "--json"],
+        ["headtohead.cli", "report"],
+    )
     for command in commands:
         arguments = [sys.executable, "-m", *command, str(foreign)]
         result = subprocess.run(arguments, check=False, capture_output=True, text=True, timeout=300)
@@ -229,3 +235,22 @@ def test_a_cache_that_cannot_be_created_does_not_stop_reading(foreign, tmp_path)
 def test_formulas_are_neutralised_in_csv(text):
     table = make_table("t", "T", "", make_text_columns("name"), [(text,)])
     assert render_csv(table).partition("\n")[2].lstrip('"').startswith("'")
+
+
+# ---- modules in the working folder
+
+
+def test_modules_of_the_working_folder_are_not_imported(foreign, tmp_path):
+    """Child processes must not import them either: `python -m` adds the working folder to the module path."""
+    canary = tmp_path / "canary"
+    for name in ("altair", "json", "numpy", "sitecustomize", "tokenizers", "torch", "vl_convert"):
+        (foreign / f"{name}.py").write_text(f"open({str(canary)!r}, 'a').write({name!r})\n")
+    script = "import sys; from headtohead.cli import main; sys.exit(main())"
+    for arguments in (
+        ["report", ".", "--format", "html"],
+        ["generate", "baseline/seed-0", "the people", "--max-new-tokens", "2"],
+    ):
+        command = [sys.executable, "-P", "-c", script, *arguments]
+        result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300, cwd=foreign)
+        assert result.returncode in (0, 1), result.stderr
+        assert not canary.exists(), f"{arguments}: {canary.read_text()}"

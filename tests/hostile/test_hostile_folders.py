@@ -1,7 +1,7 @@
-"""Hostile experiment folders of every kind among good ones, opened by `verify`, `report` and `serve`.
+"""Hostile experiment folders of every kind among valid ones, opened by `verify`, `report` and `serve`.
 
-Nothing is executed, nothing is written outside of the folders, memory stays bounded, every bad folder is named by
-`verify`, and every good one passes. The slow form has five folders of each kind (`make hostile`).
+No code is executed, nothing is written outside of the folders, memory stays bounded, `verify` reports every hostile
+folder, and every valid one passes. The slow test has five folders of each kind (`make hostile`).
 """
 
 import contextlib
@@ -46,7 +46,7 @@ for folder in sys.argv[1:]:
 
 @dataclass
 class HostileRuns:
-    """A folder of experiments, and what must not change around it."""
+    """A folder of experiments, and surrounding files that must not change."""
 
     root: Path
     good: list[str]
@@ -63,7 +63,7 @@ class HostileRuns:
         return [str(self.runs / name) for name in [*self.bad, *self.good]]
 
     def check_surroundings(self) -> None:
-        """Check that no code was executed, and that nothing outside of the folders was written."""
+        """Check that no code was executed and nothing was written outside of the folders."""
         assert not (self.root / "canary").exists(), "code of a folder was executed"
         assert take_snapshot(self.root) == self.outside
         allowed = {name for folder in (*self.bad, *self.good) for name in (folder, f".{folder}.lock")}
@@ -72,7 +72,7 @@ class HostileRuns:
 
     @contextlib.contextmanager
     def watch(self, process: subprocess.Popen[str]) -> Iterator[None]:
-        """Record the peak memory of a process and its children, and change some files all the time."""
+        """Record the peak memory of a process and its children, while continuously modifying some files."""
         is_over = threading.Event()
 
         def measure() -> None:
@@ -113,7 +113,7 @@ def read_peak_memory(pid: int) -> int:
 
 
 def take_snapshot(root: Path) -> dict[str, object]:
-    """Return every file outside of the runs folder with its content."""
+    """Return the content of every file outside of the runs folder."""
     entries: dict[str, object] = {}
     for path in sorted(root.rglob("*")):
         relative = path.relative_to(root)
@@ -154,7 +154,7 @@ def start(hostile: HostileRuns, *arguments: str) -> subprocess.Popen[str]:
 
 
 def report_figures(hostile: HostileRuns, command: str, seconds: float) -> None:
-    """Print the figures of docs/security.md, shown by `pytest -s`."""
+    """Print the figures of docs/security.md (shown by `pytest -s`)."""
     counts = f"{len(hostile.bad)} hostile folders of {len(KINDS)} kinds, {len(hostile.good)} good"
     print(f"{command}: {counts}; peak {hostile.peak_memory >> 20} MiB, {seconds:.0f} s")
 
@@ -220,7 +220,7 @@ def test_serve_answers_every_page(hostile):
 
 
 def ask(address: str) -> tuple[int, str]:
-    """Return the status of a page and its text; of an event stream, the first line."""
+    """Return the status and text of a page; for an event stream, the first line."""
     try:
         with urllib.request.urlopen(address, timeout=MAX_RESPONSE_SECONDS) as response:
             is_stream = address.endswith("/events")

@@ -1,4 +1,4 @@
-"""Models from anybody: tokenizer.json, config.json, safetensors, GGUF, and code that a run folder brings along."""
+"""Untrusted models: tokenizer.json, config.json, safetensors, GGUF, and code in a run folder."""
 
 import json
 import struct
@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from tools.fuzz_targets import FUZZ_TARGETS, run_target
 from tools.fuzz_targets.sample_experiment import build_raw_experiment, write_corpus
 
-from headtohead.config import loading as config_loading
-from headtohead.config import model as config_model
-from headtohead.data.tokenizers import CorpusTokenizer
+from headtohead.config import trial_settings
+from headtohead.config.tables import model as config_model
+from headtohead.data.tokenization.tokenizers import CorpusTokenizer
 from headtohead.errors import ModelError
 from headtohead.experiment import loading, trust
 from headtohead.model_factory import build_model
 from headtohead.pretrained import weights
-from headtohead.runner.verify import verify_experiment
+from headtohead.runner.verification.verify import verify_experiment
 from headtohead.saved_models import model_io
 from headtohead.saved_models.open_model import open_model
 from headtohead.trials.trial import run_trial
@@ -30,37 +30,37 @@ KINDS = ("tokenizer", "config", "gguf")
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sound_file_is_read(scratch, kind):
-    assert run_target(kind, FUZZ_TARGETS[kind].seeds(scratch)[0], scratch) is None
+    assert run_target(kind, FUZZ_TARGETS[kind].build_seeds(scratch)[0], scratch) is None
 
 
 @pytest.mark.parametrize("kind", ["tokenizer", "gguf"])
 @tried
 @given(data=st.data())
-def test_a_spoiled_file_is_read_or_refused_in_words(scratch, kind, data):
-    sound = data.draw(st.sampled_from(FUZZ_TARGETS[kind].seeds(scratch)))
+def test_a_corrupted_file_is_read_or_rejected_with_a_message(scratch, kind, data):
+    sound = data.draw(st.sampled_from(FUZZ_TARGETS[kind].build_seeds(scratch)))
     run_target(kind, data.draw(spoiled(sound) | st.binary(max_size=60)), scratch)
 
 
 @tried
 @given(data=st.data())
-def test_tensors_that_were_spoiled_are_refused_in_words(scratch, data):
-    sound = data.draw(st.sampled_from(FUZZ_TARGETS["safetensors"].seeds(scratch)))
+def test_tensors_that_were_corrupted_are_rejected_with_a_message(scratch, data):
+    sound = data.draw(st.sampled_from(FUZZ_TARGETS["safetensors"].build_seeds(scratch)))
     length = int.from_bytes(sound[:8], "little")
     head = data.draw(other_values(json.loads(sound[8 : 8 + length])))
-    made = len(head).to_bytes(8, "little") + head + sound[8 + length :]
-    run_target("safetensors", data.draw(st.just(made) | spoiled(sound)), scratch)
+    result = len(head).to_bytes(8, "little") + head + sound[8 + length :]
+    run_target("safetensors", data.draw(st.just(result) | spoiled(sound)), scratch)
 
 
 @pytest.mark.parametrize("kind", ["tokenizer", "config"])
 @tried
 @given(data=st.data())
-def test_other_values_are_read_or_refused_in_words(scratch, kind, data):
-    sound = json.loads(FUZZ_TARGETS[kind].seeds(scratch)[0])
+def test_other_values_are_read_or_rejected_with_a_message(scratch, kind, data):
+    sound = json.loads(FUZZ_TARGETS[kind].build_seeds(scratch)[0])
     run_target(kind, data.draw(other_values(sound)), scratch)
 
 
-def test_weights_of_another_shape_are_refused_although_the_run_vouches_for_them(scratch):
-    scores, *_ = FUZZ_TARGETS["safetensors"].seeds(scratch)
+def test_weights_of_another_shape_are_rejected_although_the_run_vouches_for_them(scratch):
+    scores, *_ = FUZZ_TARGETS["safetensors"].build_seeds(scratch)
     assert "the weights do not match the model" in str(run_target("safetensors", scores, scratch))
 
 
@@ -92,7 +92,7 @@ def safetensors(folder: Path, head: object, content: bytes = b"") -> Path:
         ([1], "is not a safetensors file, or is corrupted"),
     ],
 )
-def test_a_head_of_tensors_that_cannot_be_is_refused(tmp_path, head, said):
+def test_a_head_of_tensors_that_cannot_be_is_rejected(tmp_path, head, said):
     with pytest.raises(ModelError, match=said):
         weights.locate_weights(safetensors(tmp_path, head, bytes(4)))
 
@@ -105,7 +105,7 @@ def test_a_length_of_the_head_beyond_the_file_is_not_believed(tmp_path):
 
 
 @pytest.mark.parametrize("listed", [[1], {"a": 1}, {"a": ["x"]}, {"a": "../other.safetensors"}, {"a": "/dev/zero"}])
-def test_an_index_that_leads_away_is_refused(tmp_path, listed):
+def test_an_index_that_leads_away_is_rejected(tmp_path, listed):
     safetensors(tmp_path, {})
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": listed}))
     with pytest.raises(ModelError, match=r"weight_map|not a safetensors file in the same folder"):
@@ -113,7 +113,7 @@ def test_an_index_that_leads_away_is_refused(tmp_path, listed):
 
 
 @pytest.mark.parametrize("config", ['{"model_type": ["x"]}', '{"architectures": [1]}', '{"architectures": "x"}'])
-def test_a_configuration_of_another_shape_is_refused(tmp_path, config):
+def test_a_configuration_of_another_shape_is_rejected(tmp_path, config):
     safetensors(tmp_path, {})
     (tmp_path / "config.json").write_text(config)
     with pytest.raises(ModelError, match="must be a"):
@@ -129,7 +129,7 @@ def test_a_configuration_of_another_shape_is_refused(tmp_path, config):
         ({"num_attention_heads": 0}, "transformers cannot load these weights"),
     ],
 )
-def test_a_configuration_of_a_larger_model_than_the_file_is_refused(tmp_path, tiny_roberta, change, said):
+def test_a_configuration_of_a_larger_model_than_the_file_is_rejected(tmp_path, tiny_roberta, change, said):
     for path in tiny_roberta.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     config = json.loads((tmp_path / "config.json").read_text())
@@ -160,26 +160,26 @@ def entry(kind: int, value: bytes) -> bytes:
         gguf(b"", 0, struct.pack("<Q", 1) + b"w" + struct.pack("<I", 2**31), 1),
     ],
 )
-def test_a_gguf_head_that_claims_what_is_not_there_is_refused(scratch, data):
+def test_a_gguf_head_that_claims_what_does_not_exist_is_rejected(scratch, data):
     assert "is corrupted or incomplete" in str(run_target("gguf", data, scratch))
 
 
 # ---- tokenizers
 
 
-def test_a_tokenizer_with_numbers_that_no_model_has_is_refused(scratch):
-    made = json.loads(FUZZ_TARGETS["tokenizer"].seeds(scratch)[0])
-    made["model"]["vocab"]["the"] = 4_000_000_000
+def test_a_tokenizer_with_numbers_that_no_model_has_is_rejected(scratch):
+    content = json.loads(FUZZ_TARGETS["tokenizer"].build_seeds(scratch)[0])
+    content["model"]["vocab"]["the"] = 4_000_000_000
     began = time.process_time()
-    assert "must be consecutive" in str(run_target("tokenizer", json.dumps(made).encode(), scratch))
+    assert "must be consecutive" in str(run_target("tokenizer", json.dumps(content).encode(), scratch))
     assert time.process_time() - began < 5, "it was counted up to"
 
 
 def test_a_pattern_that_tries_every_way_ends(scratch):
-    """(a+)+$ on a row of a: each more doubles the time of a matcher that has no limit."""
-    made = json.loads(FUZZ_TARGETS["tokenizer"].seeds(scratch)[1])
-    made["pre_tokenizer"]["pattern"] = {"Regex": "(?:a+)+$"}
-    (scratch / "tokenizer.json").write_text(json.dumps(made))
+    """(a+)+$ on a row of a: each additional letter doubles the time of an unbounded backtracking matcher."""
+    content = json.loads(FUZZ_TARGETS["tokenizer"].build_seeds(scratch)[1])
+    content["pre_tokenizer"]["pattern"] = {"Regex": "(?:a+)+$"}
+    (scratch / "tokenizer.json").write_text(json.dumps(content))
     began = time.process_time()
     CorpusTokenizer.load(scratch).encode("a" * 40 + "b")
     assert time.process_time() - began < 20
@@ -190,27 +190,27 @@ def test_a_pattern_that_tries_every_way_ends(scratch):
 
 @pytest.fixture(scope="module")
 def with_code(tmp_path_factory) -> Path:
-    """A run with parts of its own, whose code leaves a mark when it is run."""
+    """Return a run with custom parts whose code leaves a trace when it is executed."""
     place = tmp_path_factory.mktemp("code")
     mark = place / "mark"
     (place / "my_norm.py").write_text(
-        "from pathlib import Path\nfrom torch import nn\nfrom headtohead.nn.parts import Norm, register_part\n"
+        "from pathlib import Path\nfrom torch import nn\nfrom headtohead.parts import Norm, register_part\n"
         f"with Path({str(mark)!r}).open('a') as file: file.write('run\\n')\n\n"
         "@register_part('norm', 'hostile-norm')\nclass Mine(Norm):\n"
         "    def __init__(self, sizes):\n        super().__init__(sizes)\n"
         "        self.inner = nn.LayerNorm(sizes.width)\n"
-        "    def forward(self, x):\n        return self.inner(x)\n"
+        "    def forward(self, x, context):\n        return self.inner(x)\n"
     )
     raw = build_raw_experiment(write_corpus(place / "texts"))
     raw |= {"plugins": [str(place / "my_norm.py")], "variants": {}, "probe": {}}
     raw["model"] = {**raw["model"], "norm": "hostile-norm"}
     experiment = loading.build_experiment(raw)
-    run_trial(config_loading.build_trial(experiment, "baseline", 1), place / "run", device="cpu")
+    run_trial(trial_settings.build_trial(experiment, "baseline", 1), place / "run", device="cpu")
     return place
 
 
 def strange(with_code: Path, to: Path) -> Path:
-    """The same run as somebody else would hand it over: with other code than was ever run here."""
+    """Return the same run with code that was never executed on this machine."""
     import shutil
 
     shutil.copytree(with_code / "run", to)
@@ -221,11 +221,11 @@ def strange(with_code: Path, to: Path) -> Path:
     return to
 
 
-def test_code_of_ones_own_runs_as_before(with_code):
-    assert model_io.load(with_code / "run").trial.plugins
+def test_custom_code_runs_as_before(with_code):
+    assert model_io.load_saved_model(with_code / "run").trial.plugins
 
 
-def test_code_of_somebody_elses_run_is_not_run_until_it_is_allowed(with_code, tmp_path):
+def test_code_of_another_users_run_is_not_run_until_it_is_allowed(with_code, tmp_path):
     run = strange(with_code, tmp_path / "theirs")
     before = (with_code / "mark").read_text()
     with pytest.raises(ModelError, match=r"contains code that opening it would execute.*my_norm\.py.*h2h trust"):
@@ -242,7 +242,7 @@ def test_allowed_code_that_was_changed_is_other_code(with_code, tmp_path):
     with (run / "own" / "my_norm.py").open("a") as file:
         file.write("x = 1\n")
     with pytest.raises(ModelError, match="contains code that opening it would execute"):
-        model_io.load(run)
+        model_io.load_saved_model(run)
 
 
 @pytest.mark.parametrize("name", ["../../elsewhere.py", "/usr/lib/elsewhere.py", "own/../../elsewhere.py", "own/x.txt"])
@@ -252,12 +252,12 @@ def test_code_outside_the_run_is_not_run(with_code, tmp_path, name):
     config["trial"]["plugins"] = [name]
     (run / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelError, match="refers to code outside its folder own/"):
-        model_io.load(run)
+        model_io.load_saved_model(run)
 
 
 def test_nothing_of_a_run_is_run_to_verify_or_report_it(scratch):
-    """`run_target` forbids it; here a folder that names code is read by what reads folders."""
-    place = FUZZ_TARGETS["verify"].seeds(scratch) and scratch / "runs"
+    """`run_target` forbids execution; this test reads a folder with code through the run-folder readers."""
+    place = FUZZ_TARGETS["verify"].build_seeds(scratch) and scratch / "runs"
     own = place / "baseline" / "seed-0" / "own"
     own.mkdir(exist_ok=True)
     (own / "evil.py").write_text("raise SystemExit('run')\n")
@@ -271,13 +271,13 @@ def test_nothing_of_a_run_is_run_to_verify_or_report_it(scratch):
 # ---- sizes
 
 
-def test_a_model_without_room_is_refused_before_it_is_made():
+def test_a_model_without_room_is_rejected_before_it_is_made():
     model = config_model.TransformerConfig.model_validate({"width": 2**17, "layers": 1000, "heads": 2**10})
     with pytest.raises(ModelError, match="not enough memory for"):
         build_model(model, 100)
 
 
-def test_settings_of_a_larger_model_than_the_weights_are_refused(scratch):
-    made = json.loads(FUZZ_TARGETS["config"].seeds(scratch)[0])
-    made["trial"]["model"] |= {"width": 4096, "layers": 40, "heads": 2}
-    assert "config.json describes a model of" in str(run_target("config", json.dumps(made).encode(), scratch))
+def test_settings_of_a_larger_model_than_the_weights_are_rejected(scratch):
+    content = json.loads(FUZZ_TARGETS["config"].build_seeds(scratch)[0])
+    content["trial"]["model"] |= {"width": 4096, "layers": 40, "heads": 2}
+    assert "config.json describes a model of" in str(run_target("config", json.dumps(content).encode(), scratch))

@@ -1,4 +1,4 @@
-"""Tokenizers that take too much time or memory: refused within seconds, and the playground answers others."""
+"""Tokenizers that take too much time or memory are rejected within seconds while the playground keeps responding."""
 
 import asyncio
 import json
@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from headtohead.data import tokenizer_guard, tokenizers
-from headtohead.data.tokenizer_guard import create_guard
+from headtohead.data.tokenization import tokenizer_guard, tokenizers
+from headtohead.data.tokenization.tokenizer_guard import create_tokenizer_guard
 from headtohead.errors import DataError, RequestError
 from headtohead.web.models.catalog import FINAL_CHECKPOINT
 from headtohead.web.models.client import ModelProcessClient
@@ -49,20 +49,20 @@ def endless_padding(tokenizer: Tokenizer) -> str:
 
 
 @pytest.mark.parametrize("build", [slow_normalizer, slow_splitter, doubling_normalizer, endless_padding])
-def test_tokenizers_without_bounds_are_refused(build, monkeypatch):
+def test_tokenizers_without_bounds_are_rejected(build, monkeypatch):
     monkeypatch.setattr(tokenizer_guard, "CPU_SECONDS", 1.0)
-    guard = create_guard(build(build_tokenizer()))
+    guard = create_tokenizer_guard(build(build_tokenizer()))
     with pytest.raises(DataError, match=r"the tokenizer cannot be used: it (takes more than|fails to encode)"):
-        guard.check([SLOW_TEXT])
+        guard.check_encoding([SLOW_TEXT])
     if build in (slow_normalizer, slow_splitter):
-        guard.check(["short"])  # in a new child
+        guard.check_encoding(["short"])  # in a new child
 
 
-def test_slow_decoders_are_refused(monkeypatch):
+def test_slow_decoders_are_rejected(monkeypatch):
     monkeypatch.setattr(tokenizer_guard, "CPU_SECONDS", 1.0)
     tokenizer = build_tokenizer()
     tokenizer.decoder = decoders.Sequence([decoders.Fuse(), decoders.Replace(Regex(SLOW_PATTERN), "x")])
-    guard = create_guard(tokenizer.to_str())
+    guard = create_tokenizer_guard(tokenizer.to_str())
     guard.check_decoding([1, 2])
     with pytest.raises(DataError, match="s of CPU time to decode"):
         guard.check_decoding([1] * 8000)
@@ -77,12 +77,12 @@ def test_own_tokenizers_need_no_guard():
         tokenizers.build_byte_tokenizer(rows),
         tokenizers.train_bpe_tokenizer(rows),
     ):
-        assert create_guard(backend.to_str()) is None
+        assert create_tokenizer_guard(backend.to_str()) is None
 
 
 @pytest.fixture
 def slow_run(finished_runs: Path, tmp_path: Path) -> Path:
-    """A run whose tokenizer.json has a slow normalizer in front of its own."""
+    """Return a run whose tokenizer.json has a slow normalizer prepended."""
     run = Path(shutil.copytree(finished_runs / "baseline" / "seed-0", tmp_path / "slow"))
     tokenizer = Tokenizer.from_str((run / "tokenizer.json").read_text())
     own = [tokenizer.normalizer] if tokenizer.normalizer else []
@@ -101,12 +101,12 @@ def test_commands_end_with_an_error(slow_run, command):
 
 def test_the_playground_answers_others(slow_run, finished_runs):
     def ask_next_token(client: ModelProcessClient, run: Path, prompt: str):
-        model = {"run": True, "place": str(run), "checkpoint": FINAL_CHECKPOINT, "label": run.name}
+        model = {"run": True, "location": str(run), "checkpoint": FINAL_CHECKPOINT, "label": run.name}
         request = {"action": "next", "model": model, "prompt": prompt, "chat": False, "generated_ids": []}
         return first_answer(client, request)
 
     async def first_answer(client: ModelProcessClient, request: dict):
-        async with aclosing(client.ask(request)) as answers:
+        async with aclosing(client.submit(request)) as answers:
             return await anext(answers)
 
     async def play() -> None:

@@ -1,4 +1,4 @@
-"""Texts, tables and numbers from anybody."""
+"""Untrusted texts, tables and numbers."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tools.fuzz_targets import FUZZ_TARGETS, run_target
 
-from headtohead.config import data as config_data
+from headtohead.config.tables import data as config_data
 from headtohead.data import token_cache
 from headtohead.data.sources import loading
 from headtohead.errors import DataError, suggest
@@ -20,14 +20,14 @@ KINDS = ("text", "tsv", "csv", "jsonl", "documents", "prompts", "scores", "desig
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sound_file_is_read(scratch, kind):
-    assert run_target(kind, FUZZ_TARGETS[kind].seeds(scratch)[0], scratch) is None
+    assert run_target(kind, FUZZ_TARGETS[kind].build_seeds(scratch)[0], scratch) is None
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @tried
 @given(data=st.data())
-def test_a_spoiled_file_is_read_or_refused_in_words(scratch, kind, data):
-    sound = data.draw(st.sampled_from(FUZZ_TARGETS[kind].seeds(scratch)))
+def test_a_corrupted_file_is_read_or_rejected_with_a_message(scratch, kind, data):
+    sound = data.draw(st.sampled_from(FUZZ_TARGETS[kind].build_seeds(scratch)))
     run_target(kind, data.draw(spoiled(sound) | st.binary(max_size=60)), scratch)
 
 
@@ -51,23 +51,23 @@ ROWS = b"".join(b"%d\tthe people %d\n" % (at % 2, at) for at in range(12))
         ("scores", b"variant,seed,loss\na,1e308,1\nb,1e308,2\n", "is not an integer"),
     ],
 )
-def test_what_was_found_once_stays_refused(scratch, kind, data, said):
+def test_what_was_found_once_stays_rejected(scratch, kind, data, said):
     assert said in str(run_target(kind, data, scratch))
 
 
 def test_labels_that_only_look_like_numbers_are_words(scratch):
-    """`--5` ended in a ValueError, and so did a number of 5,000 digits."""
+    """`--5` raised a ValueError, and so did a number of 5,000 digits."""
     rows = "".join(f"{'--5' if at % 2 else '9' * 5_000}\tthe people {at}\n" for at in range(12))
     assert run_target("tsv", ("label\ttext\n" + rows).encode(), scratch) is None
 
 
-def test_more_labels_than_a_classifier_has_are_refused(scratch):
+def test_more_labels_than_a_classifier_has_are_rejected(scratch):
     rows = "".join(f"label {at}\ttext {at}\n" for at in range(12_000))
     assert "different labels" in str(run_target("tsv", ("label\ttext\n" + rows).encode(), scratch))
 
 
 @pytest.mark.parametrize("place", ["/dev/zero", "pipe"])
-def test_a_source_that_never_ends_is_not_begun(tmp_path, place):
+def test_a_source_that_never_ends_is_not_started(tmp_path, place):
     if place == "pipe":
         place = str(tmp_path / "pipe.txt")
         os.mkfifo(place)
@@ -76,8 +76,8 @@ def test_a_source_that_never_ends_is_not_begun(tmp_path, place):
         token_cache.load_tokenized_corpus(data, has_labels=False)
 
 
-def test_a_parquet_file_that_unpacks_to_a_flood_is_refused(tmp_path):
-    """One value said two million times takes a few thousand bytes on disk."""
+def test_a_parquet_file_that_unpacks_to_a_flood_is_rejected(tmp_path):
+    """One value repeated two million times takes only a few thousand bytes on disk."""
     arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     from pyarrow import parquet
 

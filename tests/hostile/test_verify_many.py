@@ -1,4 +1,4 @@
-"""`h2h verify FOLDER...`: one row for each folder, and no folder keeps the others from being verified."""
+"""`h2h verify FOLDER...` prints one row per folder, and an invalid folder does not affect the others."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""A network of the user's own behind our protocol: whatever shape its answer has, and what is said when it has none."""
+"""Custom networks behind the model protocol: all supported output shapes, and errors for unsupported ones."""
 
 import inspect
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from headtohead.config import model as config_model
+from headtohead.config.tables import model as config_model
 from headtohead.errors import ModelError
 from headtohead.model_cost import compute_model_cost
 from headtohead.model_factory import build_model
@@ -114,71 +114,71 @@ def not_a_class():
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Callable[..., CustomModel]:
+def build_network(tmp_path: Path) -> Callable[..., CustomModel]:
     (tmp_path / "nets.py").write_text(inspect.cleandoc(NETWORKS))
 
-    def made(name: str, classes: int | None = None, *, seed: int = 0, **options: Any) -> CustomModel:
-        model = config_model.CustomModelConfig(module=f"nets.py:{name}", context=12, options=options)
-        built = build_model(model, 11, classes, seed=seed, base_folder=tmp_path)
-        assert isinstance(built, CustomModel)
-        return built
+    def build(name: str, num_classes: int | None = None, *, seed: int = 0, **options: Any) -> CustomModel:
+        model_config = config_model.CustomModelConfig(module=f"nets.py:{name}", context=12, options=options)
+        model = build_model(model_config, 11, num_classes, seed=seed, base_folder=tmp_path)
+        assert isinstance(model, CustomModel)
+        return model
 
-    return made
+    return build
 
 
 IDS = torch.randint(11, (2, 6), generator=torch.Generator().manual_seed(0))
 
 
-def test_a_network_is_called_once_per_pass(own: Any) -> None:
-    network = own("Lecture")
+def test_a_network_is_called_once_per_pass(build_network: Any) -> None:
+    network = build_network("Lecture")
     network(IDS)
     assert network.inner.calls == 1
 
 
 @pytest.mark.parametrize("name", ["Plain", "Pair", "NanoGPT", "HubObject", "Lecture"])
-def test_any_shape_of_answer_becomes_logits(own: Any, name: str) -> None:
-    assert own(name)(IDS).logits.shape == (2, 6, 11)
+def test_any_supported_output_becomes_logits(build_network: Any, name: str) -> None:
+    assert build_network(name)(IDS).logits.shape == (2, 6, 11)
 
 
-def test_an_output_of_which_the_logits_are_second_is_read_by_name(own: Any) -> None:
+def test_an_output_of_which_the_logits_are_second_is_read_by_name(build_network: Any) -> None:
     mask = torch.ones_like(IDS)
     mask[1, 3:] = 0
-    logits = own("Hub")(IDS, mask).logits
+    logits = build_network("Hub")(IDS, mask).logits
     assert logits.shape == (2, 6, 11)
     assert (logits[1, 3:] == 0).all()  # the mask arrived
 
 
-def test_a_decoder_that_gives_the_last_position_only_is_asked_with_targets(own: Any) -> None:
-    model = own("NanoGPT").double()  # one row a text and six may take different kernels, which differ in the last digit
+def test_a_decoder_that_returns_the_last_position_only_receives_targets(build_network: Any) -> None:
+    model = build_network("NanoGPT").double()  # in float32, 2 and 12 vectors may use kernels that round differently
     last, _ = model.inner(IDS)
     assert last.shape == (2, 1, 11)
     assert torch.allclose(model(IDS).logits[:, -1:], last, rtol=0, atol=1e-12)
 
 
-def test_the_constructor_is_given_what_it_takes_under_its_own_names(own: Any) -> None:
-    model = own("NanoGPT", n_embd=5)
+def test_the_constructor_receives_its_arguments_under_its_own_names(build_network: Any) -> None:
+    model = build_network("NanoGPT", n_embd=5)
     assert (model.inner.block_size, model.inner.wte.num_embeddings, model.inner.wte.embedding_dim) == (12, 11, 5)
 
 
-def test_a_classifier_of_the_users_own(own: Any) -> None:
-    assert own("Classifier", 3)(IDS).logits.shape == (2, 3)
+def test_a_custom_classifier(build_network: Any) -> None:
+    assert build_network("Classifier", 3)(IDS).logits.shape == (2, 3)
 
 
-def test_a_mask_is_passed_only_to_those_who_take_it(own: Any) -> None:
-    model = own("Plain")
+def test_a_mask_is_passed_only_to_networks_that_accept_it(build_network: Any) -> None:
+    model = build_network("Plain")
     assert torch.equal(model(IDS, torch.ones_like(IDS)).logits, model(IDS).logits)
 
 
-def test_it_starts_from_the_seed_and_nothing_else(own: Any) -> None:
-    one, other = own("Plain", seed=1), own("Plain", seed=2)
+def test_initial_weights_depend_on_the_seed_only(build_network: Any) -> None:
+    first, different_seed = build_network("Plain", seed=1), build_network("Plain", seed=2)
     torch.rand(5)
-    again = own("Plain", seed=1)
-    assert torch.equal(one.inner.out.weight, again.inner.out.weight)
-    assert not torch.equal(one.inner.out.weight, other.inner.out.weight)
+    second = build_network("Plain", seed=1)
+    assert torch.equal(first.inner.out.weight, second.inner.out.weight)
+    assert not torch.equal(first.inner.out.weight, different_seed.inner.out.weight)
 
 
-def test_its_sizes_are_counted(own: Any, tmp_path: Path) -> None:
-    own("Plain")
+def test_its_cost_is_counted(build_network: Any, tmp_path: Path) -> None:
+    build_network("Plain")
     counted = compute_model_cost(
         config_model.CustomModelConfig(module="nets.py:Plain", context=12), 11, base_folder=tmp_path
     )
@@ -187,7 +187,7 @@ def test_its_sizes_are_counted(own: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
+    ("name", "message"),
     [
         ("Plian", r"nets\.py defines no nn\.Module 'Plian'; did you mean 'Plain'\? \(available: Plain, Pair, "),
         ("not_a_class", r"defines no nn\.Module 'not_a_class'"),
@@ -195,37 +195,37 @@ def test_its_sizes_are_counted(own: Any, tmp_path: Path) -> None:
         ("Fussy", r"nets\.py:Fussy: AssertionError in the constructor: heads must divide 8"),
     ],
 )
-def test_a_class_that_cannot_be_made_is_an_error(own: Any, name: str, words: str) -> None:
-    with pytest.raises(ModelError, match=words):
-        own(name)
+def test_a_class_that_cannot_be_built_is_an_error(build_network: Any, name: str, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        build_network(name)
 
 
-def test_an_option_that_the_constructor_does_not_take_is_an_error(own: Any) -> None:
+def test_an_option_that_the_constructor_does_not_take_is_an_error(build_network: Any) -> None:
     with pytest.raises(ModelError, match=r"unexpected keyword argument 'depth' \(model.options = \{'depth': 3\}"):
-        own("Plain", depth=3)
+        build_network("Plain", depth=3)
 
 
-def test_logits_of_another_shape_are_an_error(own: Any) -> None:
+def test_logits_of_a_different_shape_are_an_error(build_network: Any) -> None:
     with pytest.raises(ModelError, match=r"nets\.py:Narrow: logits have shape \(2, 6, 10\), expected \(2, 6, 11\)"):
-        own("Narrow")(IDS)
+        build_network("Narrow")(IDS)
     with pytest.raises(ModelError, match=r"logits have shape \(2, 6, 11\), expected \(2, 3\)"):
-        own("Plain", 3)(IDS)
+        build_network("Plain", 3)(IDS)
 
 
-def test_an_answer_without_logits_is_an_error(own: Any) -> None:
+def test_an_output_without_logits_is_an_error(build_network: Any) -> None:
     with pytest.raises(ModelError, match=r"must return logits as a tensor, a tuple or \.logits, got str"):
-        own("Wordy")(IDS)
+        build_network("Wordy")(IDS)
 
 
-def test_maps_and_cache_are_refused(own: Any) -> None:
+def test_attention_maps_and_a_cache_are_rejected(build_network: Any) -> None:
     with pytest.raises(ModelError, match=r"nets\.py:Plain: custom models do not return attention weights"):
-        own("Plain")(IDS, output_attentions=True)
+        build_network("Plain")(IDS, output_attentions=True)
     with pytest.raises(ModelError, match=r"nets\.py:Plain: custom models have no cache"):
-        own("Plain")(IDS, cache=KVCache(1))
+        build_network("Plain")(IDS, cache=KVCache(1))
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("source", "message"),
     [
         (None, r"mine\.py:Net: file mine\.py not found in "),
         ("1 / 0", r"mine\.py:Net: ZeroDivisionError: division by zero"),
@@ -234,8 +234,8 @@ def test_maps_and_cache_are_refused(own: Any) -> None:
     ],
     ids=["missing", "raises", "syntax", "empty"],
 )
-def test_a_file_that_cannot_be_used_is_an_error(tmp_path: Path, text: str | None, words: str) -> None:
-    if text is not None:
-        (tmp_path / "mine.py").write_text(text)
-    with pytest.raises(ModelError, match=words):
+def test_a_file_that_cannot_be_used_is_an_error(tmp_path: Path, source: str | None, message: str) -> None:
+    if source is not None:
+        (tmp_path / "mine.py").write_text(source)
+    with pytest.raises(ModelError, match=message):
         build_model(config_model.CustomModelConfig(module="mine.py:Net"), 11, base_folder=tmp_path)

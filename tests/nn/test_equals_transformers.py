@@ -1,5 +1,7 @@
-"""Equal to someone: with copied weights, our logits are those of tiny random models of transformers, an independent
-implementation. All offline: the models are made here from their configurations, never fetched."""
+"""With copied weights, our logits equal those of tiny random models of transformers, an independent implementation.
+
+Models are built offline from their configurations.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +12,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from headtohead.config import model as config_model
+from headtohead.config.tables import model as config_model
 from headtohead.model_factory import build_model
 from headtohead.nn.transformer import Transformer
 
@@ -22,13 +24,13 @@ Weights = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Kin:
-    """An architecture of theirs, the settings of ours that make the same, and which weight goes where."""
+class Architecture:
+    """An architecture of transformers: its model, our equivalent settings, and a conversion of its weights."""
 
-    theirs: Callable[[], nn.Module]
-    ours: dict[str, Any]
-    weights: Callable[[Weights], Weights]
-    classes: int | None = None
+    build_reference: Callable[[], nn.Module]
+    settings: dict[str, Any]
+    convert_weights: Callable[[Weights], Weights]
+    num_classes: int | None = None
 
 
 def eager(config: Any) -> Any:
@@ -38,8 +40,8 @@ def eager(config: Any) -> Any:
 
 def linear(weights: Weights, ours: str, theirs: str, bias: bool = True, transposed: bool = False) -> Weights:
     weight = weights[f"{theirs}.weight"]
-    found = {f"{ours}.weight": weight.T if transposed else weight}
-    return found | ({f"{ours}.bias": weights[f"{theirs}.bias"]} if bias else {})
+    result = {f"{ours}.weight": weight.T if transposed else weight}
+    return result | ({f"{ours}.bias": weights[f"{theirs}.bias"]} if bias else {})
 
 
 def gpt2() -> nn.Module:
@@ -61,7 +63,7 @@ def gpt2() -> nn.Module:
 
 
 def gpt2_weights(w: Weights) -> Weights:
-    found = {
+    result = {
         "embedding.weight": w["transformer.wte.weight"],
         "positions.0.table.weight": w["transformer.wpe.weight"],
         "output.weight": w["lm_head.weight"],
@@ -69,29 +71,29 @@ def gpt2_weights(w: Weights) -> Weights:
     }
     for i in range(LAYERS):
         ours, theirs = f"layers.{i}", f"transformer.h.{i}"
-        found |= linear(w, f"{ours}.block.attention_norm.inner", f"{theirs}.ln_1")
-        found |= linear(w, f"{ours}.block.feed_norm.inner", f"{theirs}.ln_2")
+        result |= linear(w, f"{ours}.block.attention_norm.inner", f"{theirs}.ln_1")
+        result |= linear(w, f"{ours}.block.feed_norm.inner", f"{theirs}.ln_2")
         # Their matrices are stored input first, and queries, keys and values side by side.
         fused = linear(w, "qkv", f"{theirs}.attn.c_attn", transposed=True)
         for name, weight, bias in zip(
             ("query", "key", "value"), fused["qkv.weight"].chunk(3), fused["qkv.bias"].chunk(3), strict=True
         ):
-            found[f"{ours}.attention.projection.{name}.weight"] = weight
-            found[f"{ours}.attention.projection.{name}.bias"] = bias
-        found |= linear(w, f"{ours}.attention.output", f"{theirs}.attn.c_proj", transposed=True)
-        found |= linear(w, f"{ours}.feedforward.up", f"{theirs}.mlp.c_fc", transposed=True)
-        found |= linear(w, f"{ours}.feedforward.down", f"{theirs}.mlp.c_proj", transposed=True)
-    return found
+            result[f"{ours}.attention.projection.{name}.weight"] = weight
+            result[f"{ours}.attention.projection.{name}.bias"] = bias
+        result |= linear(w, f"{ours}.attention.output", f"{theirs}.attn.c_proj", transposed=True)
+        result |= linear(w, f"{ours}.feedforward.up", f"{theirs}.mlp.c_fc", transposed=True)
+        result |= linear(w, f"{ours}.feedforward.down", f"{theirs}.mlp.c_proj", transposed=True)
+    return result
 
 
-GPT2 = Kin(
+GPT2 = Architecture(
     gpt2,
     {
         "position": "learned",
         "projection": {"kind": "linear", "bias": True},
         "feedforward": {"kind": "mlp", "hidden": HIDDEN, "activation": "gelu-tanh"},
         "tie_word_embeddings": True,
-        "output_bias": False,
+        "output": {"kind": "linear", "bias": False},
     },
     gpt2_weights,
 )
@@ -125,7 +127,7 @@ def mistral() -> nn.Module:
 
 
 def llama_weights(w: Weights) -> Weights:
-    found = {
+    result = {
         "embedding.weight": w["model.embed_tokens.weight"],
         "output.weight": w["lm_head.weight"],
         "final_norm.inner.weight": w["model.norm.weight"],
@@ -143,11 +145,11 @@ def llama_weights(w: Weights) -> Weights:
             ("feedforward.up", "mlp.up_proj"),
             ("feedforward.down", "mlp.down_proj"),
         ):
-            found |= linear(w, f"{ours}.{name}", f"{theirs}.{other}", bias=False)
-    return found
+            result |= linear(w, f"{ours}.{name}", f"{theirs}.{other}", bias=False)
+    return result
 
 
-LLAMA = Kin(
+LLAMA = Architecture(
     llama,
     {
         "position": {"kind": "rope", "base": 500.0},
@@ -155,11 +157,11 @@ LLAMA = Kin(
         "projection": {"kind": "linear", "key_heads": 2},
         "attention": {"kind": "composed", "output_bias": False},
         "feedforward": {"kind": "swiglu", "hidden": HIDDEN},
-        "output_bias": False,
+        "output": {"kind": "linear", "bias": False},
     },
     llama_weights,
 )
-MISTRAL = Kin(mistral, {**LLAMA.ours, "pattern": {"kind": "window", "size": 6}}, llama_weights)
+MISTRAL = Architecture(mistral, {**LLAMA.settings, "pattern": {"kind": "window", "size": 6}}, llama_weights)
 
 
 def bloom() -> nn.Module:
@@ -179,7 +181,7 @@ def bloom() -> nn.Module:
 
 
 def bloom_weights(w: Weights) -> Weights:
-    found = {
+    result = {
         "embedding.weight": w["transformer.word_embeddings.weight"],
         "output.weight": w["lm_head.weight"],
         **linear(w, "embedding_norm.inner", "transformer.word_embeddings_layernorm"),
@@ -187,21 +189,21 @@ def bloom_weights(w: Weights) -> Weights:
     }
     for i in range(LAYERS):
         ours, theirs = f"layers.{i}", f"transformer.h.{i}"
-        found |= linear(w, f"{ours}.block.attention_norm.inner", f"{theirs}.input_layernorm")
-        found |= linear(w, f"{ours}.block.feed_norm.inner", f"{theirs}.post_attention_layernorm")
+        result |= linear(w, f"{ours}.block.attention_norm.inner", f"{theirs}.input_layernorm")
+        result |= linear(w, f"{ours}.block.feed_norm.inner", f"{theirs}.post_attention_layernorm")
         # Head by head: a head's queries, keys and values, then the next head's.
         fused = linear(w, "qkv", f"{theirs}.self_attention.query_key_value")
         split = {part: x.unflatten(0, (HEADS, 3, WIDTH // HEADS)) for part, x in fused.items()}
         for index, name in enumerate(("query", "key", "value")):
             for part, x in split.items():
-                found[f"{ours}.attention.projection.{name}.{part.removeprefix('qkv.')}"] = x[:, index].flatten(0, 1)
-        found |= linear(w, f"{ours}.attention.output", f"{theirs}.self_attention.dense")
-        found |= linear(w, f"{ours}.feedforward.up", f"{theirs}.mlp.dense_h_to_4h")
-        found |= linear(w, f"{ours}.feedforward.down", f"{theirs}.mlp.dense_4h_to_h")
-    return found
+                result[f"{ours}.attention.projection.{name}.{part.removeprefix('qkv.')}"] = x[:, index].flatten(0, 1)
+        result |= linear(w, f"{ours}.attention.output", f"{theirs}.self_attention.dense")
+        result |= linear(w, f"{ours}.feedforward.up", f"{theirs}.mlp.dense_h_to_4h")
+        result |= linear(w, f"{ours}.feedforward.down", f"{theirs}.mlp.dense_4h_to_h")
+    return result
 
 
-BLOOM = Kin(
+BLOOM = Architecture(
     bloom,
     {
         "position": "alibi",
@@ -209,7 +211,7 @@ BLOOM = Kin(
         "projection": {"kind": "linear", "bias": True},
         "feedforward": {"kind": "mlp", "activation": "gelu-tanh"},
         "tie_word_embeddings": True,
-        "output_bias": False,
+        "output": {"kind": "linear", "bias": False},
     },
     bloom_weights,
 )
@@ -234,9 +236,9 @@ def bert() -> nn.Module:
 
 
 def bert_weights(w: Weights) -> Weights:
-    # One text a row: every token is of type 0, whose vector is then part of every position's.
+    # All tokens are of type 0, whose embedding is added to every position embedding.
     types = w["bert.embeddings.token_type_embeddings.weight"]
-    found = {
+    result = {
         "embedding.weight": w["bert.embeddings.word_embeddings.weight"],
         "positions.0.table.weight": w["bert.embeddings.position_embeddings.weight"] + types[0],
         **linear(w, "embedding_norm.inner", "bert.embeddings.LayerNorm"),
@@ -254,11 +256,11 @@ def bert_weights(w: Weights) -> Weights:
             ("feedforward.up", "intermediate.dense"),
             ("feedforward.down", "output.dense"),
         ):
-            found |= linear(w, f"{ours}.{name}", f"{theirs}.{other}")
-    return found
+            result |= linear(w, f"{ours}.{name}", f"{theirs}.{other}")
+    return result
 
 
-BERT = Kin(
+BERT = Architecture(
     bert,
     {
         "position": "learned",
@@ -271,43 +273,44 @@ BERT = Kin(
         "classifier_hidden": None,
     },
     bert_weights,
-    classes=3,
+    num_classes=3,
 )
 
 DECODERS = {"gpt2": GPT2, "llama": LLAMA, "bloom": BLOOM, "mistral": MISTRAL}
 
 
-def pair(kin: Kin, seed: int, **settings: Any) -> tuple[nn.Module, Transformer]:
-    """Theirs, with weights large enough for attention to have a shape, and ours with the same."""
+def build_pair(architecture: Architecture, seed: int, **settings: Any) -> tuple[nn.Module, Transformer]:
+    """Return a model of transformers, with weights large enough for uneven attention, and ours with its weights."""
     torch.manual_seed(seed)
-    theirs = kin.theirs().eval()
+    theirs = architecture.build_reference().eval()
     with torch.no_grad():
         for name, parameter in theirs.named_parameters():
             parameter.normal_(1.0 if "norm" in name.lower() or ".ln_" in name else 0.0, 0.15)
             if name.endswith("bias"):
                 parameter.normal_(0.0, 0.15)
     model = config_model.TransformerConfig.model_validate(
-        {"width": WIDTH, "layers": LAYERS, "heads": HEADS, "context": CONTEXT, **kin.ours, **settings}
+        {"width": WIDTH, "layers": LAYERS, "heads": HEADS, "context": CONTEXT, **architecture.settings, **settings}
     )
-    ours = build_model(model, VOCAB, kin.classes, seed=seed).eval()
+    ours = build_model(model, VOCAB, architecture.num_classes, seed=seed).eval()
     assert isinstance(ours, Transformer)
-    ours.load_state_dict(kin.weights(theirs.state_dict()))
+    ours.load_state_dict(architecture.convert_weights(theirs.state_dict()))
     return theirs, ours
 
 
-def texts(rows: int, length: int, seed: int) -> Tensor:
-    return torch.randint(VOCAB, (rows, length), generator=torch.Generator().manual_seed(seed))
+def draw_token_ids(batch_size: int, length: int, seed: int) -> Tensor:
+    return torch.randint(VOCAB, (batch_size, length), generator=torch.Generator().manual_seed(seed))
 
 
-def furthest(one: Tensor, other: Tensor) -> float:
-    return float((one - other).abs().max())
+def max_abs_difference(ours: Tensor, theirs: Tensor) -> float:
+    return float((ours - theirs).abs().max())
 
 
-def padding(rows: int, length: int, side: str) -> Tensor:
-    mask = torch.ones(rows, length, dtype=torch.long)
-    for row in range(1, rows):
-        cut = slice(0, 3 * row) if side == "left" else slice(length - 3 * row, length)
-        mask[row, cut] = 0
+def build_padding_mask(batch_size: int, length: int, side: str) -> Tensor:
+    """Return a mask in which sequence i of the batch has 3 i padding tokens."""
+    mask = torch.ones(batch_size, length, dtype=torch.long)
+    for index in range(1, batch_size):
+        padding = slice(0, 3 * index) if side == "left" else slice(length - 3 * index, length)
+        mask[index, padding] = 0
     return mask
 
 
@@ -315,28 +318,29 @@ def padding(rows: int, length: int, side: str) -> Tensor:
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @torch.no_grad()
 def test_decoder_gives_the_logits_of_transformers(name: str, seed: int) -> None:
-    theirs, ours = pair(DECODERS[name], seed)
+    theirs, ours = build_pair(DECODERS[name], seed)
     for length in LENGTHS:
-        ids = texts(3, length, seed)
+        ids = draw_token_ids(3, length, seed)
         expected = theirs(input_ids=ids, use_cache=False).logits
-        assert expected.std() > 0.3  # something is said
-        for road in ("eager", "sdpa"):
-            assert furthest(ours(ids, attn_implementation=road).logits, expected) < TOLERANCE, (length, road)
+        assert expected.std() > 0.3  # the comparison is not between constants
+        for attn_implementation in ("eager", "sdpa"):
+            logits = ours(ids, attn_implementation=attn_implementation).logits
+            assert max_abs_difference(logits, expected) < TOLERANCE
 
 
 @pytest.mark.parametrize("name", DECODERS)
 @torch.no_grad()
 def test_decoder_with_padding_gives_the_logits_of_transformers(name: str) -> None:
-    """Left padding, as in decoding. Theirs is told the positions; ours counts them from the mask."""
-    theirs, ours = pair(DECODERS[name], seed=3)
-    ids, mask = texts(4, 21, seed=3), padding(4, 21, "left")
-    told = {} if name == "bloom" else {"position_ids": (mask.cumsum(1) - 1).clamp_min(0)}
-    expected = theirs(input_ids=ids, attention_mask=mask, use_cache=False, **told).logits
-    assert furthest(ours(ids, mask).logits[mask.bool()], expected[mask.bool()]) < TOLERANCE
+    """Left padding, as in decoding. Positions are passed to transformers; our model derives them from the mask."""
+    theirs, ours = build_pair(DECODERS[name], seed=3)
+    ids, mask = draw_token_ids(4, 21, seed=3), build_padding_mask(4, 21, "left")
+    position_arguments = {} if name == "bloom" else {"position_ids": (mask.cumsum(1) - 1).clamp_min(0)}
+    expected = theirs(input_ids=ids, attention_mask=mask, use_cache=False, **position_arguments).logits
+    assert max_abs_difference(ours(ids, mask).logits[mask.bool()], expected[mask.bool()]) < TOLERANCE
 
 
 @pytest.mark.parametrize(
-    ("kin", "settings"),
+    ("architecture", "settings"),
     [
         (GPT2, {"feedforward": {"kind": "mlp", "hidden": HIDDEN, "activation": "gelu"}}),
         (LLAMA, {"position": "rope"}),
@@ -351,44 +355,45 @@ def test_decoder_with_padding_gives_the_logits_of_transformers(name: str) -> Non
     ids=lambda given: ",".join(f"{k}={v}" for k, v in given.items()) if isinstance(given, dict) else "",
 )
 @torch.no_grad()
-def test_any_other_setting_would_show(kin: Kin, settings: dict[str, Any]) -> None:
-    """Each of these differs from theirs in one thing, and by far more than the tolerance."""
-    (_, same), (_, other) = pair(kin, seed=0), pair(kin, seed=0, **settings)
-    ids = texts(3, 40, seed=0)
-    assert furthest(same(ids).last_hidden_state, other(ids).last_hidden_state) > 10 * TOLERANCE
+def test_different_settings_change_the_logits(architecture: Architecture, settings: dict[str, Any]) -> None:
+    """Each of these settings changes the hidden states by far more than the tolerance, so that an error would show."""
+    (_, equal), (_, different) = build_pair(architecture, seed=0), build_pair(architecture, seed=0, **settings)
+    ids = draw_token_ids(3, 40, seed=0)
+    assert max_abs_difference(equal(ids).last_hidden_state, different(ids).last_hidden_state) > 10 * TOLERANCE
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @torch.no_grad()
 def test_encoder_gives_the_hidden_states_of_bert(seed: int) -> None:
-    theirs, ours = pair(BERT, seed)
+    theirs, ours = build_pair(BERT, seed)
     for length in LENGTHS:
-        ids = texts(3, length, seed)
-        mask = padding(3, length, "right") if length > 6 else torch.ones_like(ids)
+        ids = draw_token_ids(3, length, seed)
+        mask = build_padding_mask(3, length, "right") if length > 6 else torch.ones_like(ids)
         expected = theirs(input_ids=ids, attention_mask=mask, output_hidden_states=True).hidden_states[-1]
-        for road in ("eager", "sdpa"):
-            hidden = ours(ids, mask, attn_implementation=road).last_hidden_state
-            assert furthest(hidden[mask.bool()], expected[mask.bool()]) < TOLERANCE, (length, road)
+        for attn_implementation in ("eager", "sdpa"):
+            hidden = ours(ids, mask, attn_implementation=attn_implementation).last_hidden_state
+            assert max_abs_difference(hidden[mask.bool()], expected[mask.bool()]) < TOLERANCE
 
 
 @torch.no_grad()
 def test_classifier_on_bert_gives_the_logits_of_transformers() -> None:
-    """Theirs classifies each token. The first one's class is our pool `first`; the mean is our pool `mean`, because a
-    linear layer of a mean is the mean of linear layers."""
-    ids, mask = texts(4, 20, seed=4), padding(4, 20, "right")
+    """BERT classifies each token. The class of the first token is our pool `first`; the mean of the classes is our pool
+    `mean`, because a linear layer commutes with the mean.
+    """
+    ids, mask = draw_token_ids(4, 20, seed=4), build_padding_mask(4, 20, "right")
     for pool in ("first", "mean"):
-        theirs, ours = pair(BERT, seed=4, pool=pool)
-        each = theirs(input_ids=ids, attention_mask=mask).logits
+        theirs, ours = build_pair(BERT, seed=4, pool=pool)
+        logits = theirs(input_ids=ids, attention_mask=mask).logits
         weight = mask[..., None].float()
-        expected = each[:, 0] if pool == "first" else (each * weight).sum(1) / weight.sum(1)
-        assert furthest(ours(ids, mask).logits, expected) < TOLERANCE
+        expected = logits[:, 0] if pool == "first" else (logits * weight).sum(1) / weight.sum(1)
+        assert max_abs_difference(ours(ids, mask).logits, expected) < TOLERANCE
 
 
 @torch.no_grad()
 def test_attention_maps_are_those_of_transformers() -> None:
-    theirs, ours = pair(LLAMA, seed=5)
-    ids = texts(2, 12, seed=5)
+    theirs, ours = build_pair(LLAMA, seed=5)
+    ids = draw_token_ids(2, 12, seed=5)
     expected = theirs(input_ids=ids, output_attentions=True, use_cache=False).attentions
-    maps = ours(ids, output_attentions=True).attentions
-    assert len(maps) == len(expected) == LAYERS
-    assert max(furthest(one, other) for one, other in zip(maps, expected, strict=True)) < TOLERANCE
+    our_maps = ours(ids, output_attentions=True).attentions
+    assert len(our_maps) == len(expected) == LAYERS
+    assert all(max_abs_difference(*maps) < TOLERANCE for maps in zip(our_maps, expected, strict=True))

@@ -1,18 +1,20 @@
-"""A subclass of a built-in part that overrides a method is trained and decoded as written, not as its base class."""
+"""A subclass of a built-in part that overrides a method is trained and decoded as written, not like its base class."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from headtohead.config import model as config_model
+from headtohead.config.tables import model as config_model
 from headtohead.model_factory import build_model
 from headtohead.nn import fast_decode
 from headtohead.nn.parts import registry
 from headtohead.nn.parts.attention import MultiHeadAttention
 from headtohead.nn.parts.base import ModelSizes
 from headtohead.nn.parts.block import PreNormBlock
+from headtohead.nn.parts.context import ForwardContext
 from headtohead.nn.parts.feedforward import MLPFeedForward
 from headtohead.nn.parts.merge import ConcatHeads
 from headtohead.nn.parts.norm import LayerNorm
@@ -26,8 +28,8 @@ VOCAB_SIZE, CONTEXT = 13, 24
 
 
 class SlowRope(RotaryPosition):
-    def rotate(self, x: Tensor, position_ids: Tensor) -> Tensor:
-        return super().rotate(x, position_ids // 2)
+    def rotate(self, q: Tensor, k: Tensor, context: ForwardContext) -> tuple[Tensor, Tensor]:
+        return super().rotate(q, k, replace(context, query_positions=context.query_positions // 2))
 
 
 class UnchangedRope(RotaryPosition):
@@ -35,8 +37,8 @@ class UnchangedRope(RotaryPosition):
 
 
 class ScaledLearned(LearnedPosition):
-    def add_positions(self, x: Tensor, position_ids: Tensor) -> Tensor:
-        return x + 3 * self.table(position_ids)
+    def add_positions(self, x: Tensor, context: ForwardContext) -> Tensor:
+        return x + 3 * self.table(context.query_positions)
 
 
 class UnchangedLearned(LearnedPosition):
@@ -44,62 +46,59 @@ class UnchangedLearned(LearnedPosition):
 
 
 class BiasedLearned(LearnedPosition):
-    def compute_bias(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+    def compute_bias(self, query_positions: Tensor, key_positions: Tensor, context: ForwardContext) -> Tensor:
         distance = (query_positions[..., :, None] - key_positions[..., None, :]).abs()
         return -0.5 * distance[..., None, :, :].expand(*distance.shape[:-2], self.sizes.heads, -1, -1)
 
 
 class EvenDistances(CausalPattern):
-    def compute_mask(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+    def compute_mask(self, query_positions: Tensor, key_positions: Tensor, context: ForwardContext) -> Tensor:
         distance = query_positions[..., :, None] - key_positions[..., None, :]
-        return super().compute_mask(query_positions, key_positions) & (distance % 2 == 0)
+        return super().compute_mask(query_positions, key_positions, context) & (distance % 2 == 0)
 
 
 class EvenKeys(SlidingWindowPattern):
     def __init__(self, sizes: ModelSizes) -> None:
         super().__init__(sizes, size=4)
 
-    def compute_mask(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+    def compute_mask(self, query_positions: Tensor, key_positions: Tensor, context: ForwardContext) -> Tensor:
         distance = query_positions[..., :, None] - key_positions[..., None, :]
         is_visible = (key_positions % 2 == 0)[..., None, :] | (distance == 0)
-        return super().compute_mask(query_positions, key_positions) & is_visible
+        return super().compute_mask(query_positions, key_positions, context) & is_visible
 
 
 class ScaledProjection(LinearProjection):
     def __init__(self, sizes: ModelSizes) -> None:
         super().__init__(sizes, key_heads=1)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = super().forward(x)
+    def forward(self, x: Tensor, context: ForwardContext) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = super().forward(x, context)
         return q, 2 * k, v
 
 
 class ReversedHeads(ConcatHeads):
-    def forward(
-        self, head_outputs: Tensor, attention_mask: Tensor | None = None, past_state: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        return head_outputs.flip(1), None
+    def forward(self, head_outputs: Tensor, x: Tensor, context: ForwardContext) -> Tensor:
+        return head_outputs.flip(1)
 
 
 class DoubledNorm(LayerNorm):
-    def forward(self, x: Tensor) -> Tensor:
-        return 2 * super().forward(x)
+    def forward(self, x: Tensor, context: ForwardContext) -> Tensor:
+        return 2 * super().forward(x, context)
 
 
 class SquaredFeedForward(MLPFeedForward):
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x).square()
+    def forward(self, x: Tensor, context: ForwardContext) -> Tensor:
+        return super().forward(x, context).square()
 
 
 class HalvedBlock(PreNormBlock):
-    def forward(self, x: Tensor, attend: Any, feed_forward: Any) -> Tensor:
-        return super().forward(x, attend, feed_forward) / 2
+    def forward(self, x: Tensor, attend: Any, feedforward: Any, context: ForwardContext) -> Tensor:
+        return super().forward(x, attend, feedforward, context) / 2
 
 
 class NegatedAttention(MultiHeadAttention):
-    def forward(self, x: Tensor, attention_context: Any, layer_index: int) -> tuple[Tensor, Tensor | None]:
-        out, weights = super().forward(x, attention_context, layer_index)
-        return -out, weights
+    def forward(self, x: Tensor, context: ForwardContext) -> Tensor:
+        return -super().forward(x, context)
 
 
 SUBCLASSES = [

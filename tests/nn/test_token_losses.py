@@ -8,14 +8,14 @@ from torch import nn
 
 from headtohead.generation.likelihood import compute_continuation_losses
 from headtohead.nn.token_losses import compute_token_losses
-from headtohead.training.cross_entropy import score_predictions
+from headtohead.training.losses.chunked_cross_entropy import score_predictions
 
 VOCAB = 150_000
 
 
 @pytest.fixture(scope="module")
 def predictions():
-    """A linear output layer, hidden states, labels, and the losses in float64."""
+    """Return a linear output layer, hidden states, labels, and the losses in float64."""
     torch.manual_seed(0)
     layer, hidden, labels = nn.Linear(64, VOCAB, bias=False), torch.randn(64, 64), torch.randint(0, VOCAB, (64,))
     nn.init.normal_(layer.weight, std=0.5)

@@ -1,6 +1,6 @@
-"""The collection of planted mistakes and honest unusual models, and how a network of it is trained and audited.
+"""The collection of planted mistakes and of correct but unusual models, and how each is trained and audited.
 
-`@planted(kind, description, reason)` and `@honest(description)` enter a network under its description.
+`@planted(kind, description, reason)` and `@correct(description)` register a network under its description.
 `tools/planted.py` writes the table in docs/audits.md from the collection.
 """
 
@@ -14,16 +14,19 @@ from torch import Tensor, nn
 
 from headtohead.audit.model_audit import audit_model
 from headtohead.audit.model_copy import ModuleAdapter
+from headtohead.audit.rescoring import ModelRescorer
 from headtohead.audit.result import CheckResult
 from headtohead.audit.scoring_audit import run_scoring_checks
-from headtohead.audit.scoring_probe import ScoringProbe
 from headtohead.config.tasks import Target
 from headtohead.data.batches import IGNORE_INDEX, Batch
 from headtohead.errors import ModelError
 from headtohead.nn.torch_rng import fork_seeded_rng
-from headtohead.training.objectives import LanguageModelObjective, evaluate
+from headtohead.training.task_objectives.evaluation_pass import run_evaluation_pass
+from headtohead.training.task_objectives.language_modeling import LanguageModelObjective
 
-VOCAB_SIZE, CONTEXT, PAD_ID = 40, 48, 0
+VOCAB_SIZE = 40
+CONTEXT = 48
+PAD_ID = 0
 FUTURE = "reads the future"
 BATCH = "depends on other rows of the batch"
 STATE = "depends on texts that were scored before"
@@ -34,48 +37,49 @@ Network = type[nn.Module]
 
 @dataclass(frozen=True)
 class PlantedNetwork:
-    """A network with a mistake, and the words that the audits must use for it."""
+    """A network with a mistake, and the reason with which an audit must withhold the verdict."""
 
     network: Network
     kind: str
     reason: str
     is_padded: bool
+    """whether the sequences are padded"""
 
 
 PLANTED: dict[str, PlantedNetwork] = {}
-HONEST: dict[str, tuple[Network, bool]] = {}
-"""description: network, and whether the texts are padded"""
+CORRECT: dict[str, tuple[Network, bool]] = {}
+"""networks by description, and whether the sequences are padded"""
 
 
 def planted(kind: str, description: str, reason: str, *, is_padded: bool = False) -> Callable[[Network], Network]:
-    """Enter a network with a mistake under its description."""
+    """Register a network with a mistake under its description."""
 
-    def enter(network: Network) -> Network:
+    def register_network(network: Network) -> Network:
         assert description not in PLANTED, description
         PLANTED[description] = PlantedNetwork(network, kind, reason, is_padded)
         return network
 
-    return enter
+    return register_network
 
 
-def honest(description: str, *, is_padded: bool = False) -> Callable[[Network], Network]:
-    """Enter an honest network under its description."""
+def correct(description: str, *, is_padded: bool = False) -> Callable[[Network], Network]:
+    """Register a correct network under its description."""
 
-    def enter(network: Network) -> Network:
-        assert description not in HONEST, description
-        HONEST[description] = network, is_padded
+    def register_network(network: Network) -> Network:
+        assert description not in CORRECT, description
+        CORRECT[description] = network, is_padded
         return network
 
-    return enter
+    return register_network
 
 
-def shift_right(x: Tensor, steps: int = 1) -> Tensor:
-    """Return the values of the positions before, and zeros at the start."""
-    return torch.cat((torch.zeros_like(x[:, :steps]), x[:, : x.shape[1] - steps]), dim=1)
+def shift_right(x: Tensor, num_positions: int = 1) -> Tensor:
+    """Shift values (batch, length, ...) to the right, with zeros at the start."""
+    return torch.cat((torch.zeros_like(x[:, :num_positions]), x[:, : x.shape[1] - num_positions]), dim=1)
 
 
 def draw_batches(num_rows: int, seed: int, *, is_padded: bool, batch_size: int = 16) -> list[Batch]:
-    """Return rows in which each token depends on the one before, in batches."""
+    """Return batches of rows in which each token depends on the preceding one."""
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(1, VOCAB_SIZE, (num_rows, 1), generator=generator)
     offsets = torch.tensor([1, 1, 2, 7, 11])[torch.randint(0, 5, (num_rows, CONTEXT), generator=generator)]
@@ -97,32 +101,32 @@ def draw_batches(num_rows: int, seed: int, *, is_padded: bool, batch_size: int =
 
 
 def audit_network(
-    network: Network, *, is_padded: bool = False, steps: int = 20, with_model: bool = True
+    network: Network, *, is_padded: bool = False, num_steps: int = 20, with_model_audits: bool = True
 ) -> list[CheckResult]:
-    """Train the network for a few steps, score 64 rows, and audit the scores as a trial does.
+    """Train the network for a few steps, score 64 rows, and audit the scores as in a trial.
 
-    `with_model` adds the audits of the model, which a trial runs on its first seed.
+    With `with_model_audits`, also run the model audits, which a trial runs for its first seed.
     """
     with fork_seeded_rng("planted"):
         model = ModuleAdapter(network(VOCAB_SIZE, CONTEXT), VOCAB_SIZE, None, CONTEXT)
     objective, device = LanguageModelObjective(), torch.device("cpu")
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
-    for batch in draw_batches(16 * steps, seed=1, is_padded=is_padded):
+    for batch in draw_batches(16 * num_steps, seed=1, is_padded=is_padded):
         optimizer.zero_grad()
-        objective.loss(model, batch).backward()
+        objective.compute_loss(model, batch).backward()
         optimizer.step()
     batches = draw_batches(64, seed=2, is_padded=is_padded)
-    evaluation = evaluate(model, objective, batches, device)
-    probe = ScoringProbe(
+    evaluation = run_evaluation_pass(model, objective, batches, device)
+    rescorer = ModelRescorer(
         model,
         objective,
         batches,
         target=Target.NEXT_TOKEN,
         device=device,
-        recorded=torch.as_tensor(evaluation.losses),
+        recorded_losses=torch.as_tensor(evaluation.losses),
     )
-    results = run_scoring_checks(probe, [evaluation])
-    if not with_model:
+    results = run_scoring_checks(rescorer, [evaluation])
+    if not with_model_audits:
         return results
     try:
         return results + audit_model(

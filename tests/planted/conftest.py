@@ -1,4 +1,4 @@
-"""Without checks of shapes, which would take most of the time. The same calls are checked in other tests."""
+"""Disable run-time shape checks, which would take most of the time. The same calls are checked in other tests."""
 
 from __future__ import annotations
 

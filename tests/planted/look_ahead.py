@@ -1,4 +1,4 @@
-"""Networks that see tokens which they have to predict: through masks, mixing, normalisation, routing and features."""
+"""Networks that see the tokens to be predicted: through masks, mixing, normalization, routing and features."""
 
 from __future__ import annotations
 
@@ -20,14 +20,12 @@ from .networks import (
     shift_left,
 )
 
-MASK, MIX, NORM, ROUTE, FEATURE, HIDDEN = (
-    "attention masks",
-    "mixing of positions",
-    "normalisation",
-    "routing",
-    "features of the whole text",
-    "look-ahead that hides",
-)
+MASK = "attention masks"
+MIX = "mixing of positions"
+NORM = "normalization"
+ROUTE = "routing"
+FEATURE = "features of the whole text"
+HIDDEN = "look-ahead that hides"
 
 # ---- attention masks
 
@@ -242,7 +240,7 @@ class SortedPositions(Decoder):
         return x + x.gather(1, x[..., :1].argsort(1).expand_as(x))
 
 
-@planted(MIX, "smoothing of the logits over neighbours", FUTURE)
+@planted(MIX, "smoothing of the logits over neighbors", FUTURE)
 class SmoothedLogits(Decoder):
     def finish(self, logits: Tensor, input_ids: Tensor) -> Tensor:
         return 0.8 * logits + 0.1 * shift_right(logits) + 0.1 * shift_left(logits)
@@ -261,7 +259,7 @@ class BackwardsRecurrence(Decoder):
         return x + torch.stack(states, 1)
 
 
-# ---- normalisation
+# ---- normalization
 
 
 @planted(NORM, "layer norm over positions", FUTURE)
@@ -285,8 +283,8 @@ class MaxNorm(Decoder):
         return x / x.abs().amax((1, 2), keepdim=True)
 
 
-@planted(NORM, "dynamic quantisation with one scale per text", FUTURE)
-class QuantisedPerText(Decoder):
+@planted(NORM, "dynamic quantization with one scale per text", FUTURE)
+class QuantizedPerText(Decoder):
     def transform(self, x: Tensor, input_ids: Tensor) -> Tensor:
         scale = x.detach().abs().amax((1, 2), keepdim=True) / 7
         return x + ((x / scale).round() * scale - x).detach()
@@ -461,8 +459,8 @@ class DistantLeak(Decoder):
 @planted(HIDDEN, "leak at one position of the text", FUTURE)
 class LeakAtOnePosition(Decoder):
     def transform(self, x: Tensor, input_ids: Tensor) -> Tensor:
-        here = (torch.arange(x.shape[1]) == 7)[:, None]
-        return x + 3 * here * shift_left(self.embedding(input_ids))
+        local = (torch.arange(x.shape[1]) == 7)[:, None]
+        return x + 3 * local * shift_left(self.embedding(input_ids))
 
 
 @planted(HIDDEN, "leak into every row of the batch but the first", FUTURE)

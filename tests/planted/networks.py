@@ -1,6 +1,6 @@
-"""Small networks as users write them, with the mistakes that once led to a wrong verdict.
+"""Small networks as users write them, with mistakes that once led to a wrong verdict.
 
-The file imports nothing from its folder, so that an experiment file can name every class.
+The file imports nothing from its folder, so that an experiment file can refer to every class.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Decoder(nn.Module):
         self.build()
 
     def build(self) -> None:
-        """Add the modules of a subclass."""
+        """Create the modules of a subclass."""
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:
         x = self.embed(input_ids)
@@ -43,7 +43,7 @@ class Decoder(nn.Module):
         return scores.masked_fill(~self.visible(scores), float("-inf"))
 
     def visible(self, scores: Tensor) -> Tensor:
-        """Return which keys (columns) each query (row) sees."""
+        """Return a mask of the keys (columns) visible to each query (row)."""
         return torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
 
     def weigh(self, scores: Tensor) -> Tensor:
@@ -56,9 +56,9 @@ class Decoder(nn.Module):
         return logits
 
 
-def shift_left(x: Tensor, steps: int = 1) -> Tensor:
-    """Return the values of the positions that follow, and zeros at the end."""
-    return torch.cat((x[:, steps:], torch.zeros_like(x[:, :steps])), dim=1)
+def shift_left(x: Tensor, num_positions: int = 1) -> Tensor:
+    """Shift values (batch, length, ...) to the left, with zeros at the end."""
+    return torch.cat((x[:, num_positions:], torch.zeros_like(x[:, :num_positions])), dim=1)
 
 
 # ---- the rows of mistakes that people made, each with the verdict that it led to
@@ -99,7 +99,7 @@ class LeakBehindBatchNorm(Decoder):
 
 
 class MemoryFilledWhileScoring(Decoder):
-    """Remembers which token followed each eight tokens."""
+    """Stores which token followed each sequence of eight tokens."""
 
     def build(self) -> None:
         self.register_buffer("memory", torch.zeros(1_000_003, dtype=torch.long))
@@ -136,7 +136,7 @@ class LeakWithoutBatchesOfOne(Decoder):
 
 
 class SpareParameters(Decoder):
-    """Has parameters that nothing uses."""
+    """Has unused parameters."""
 
     def build(self) -> None:
         with torch.random.fork_rng():
@@ -144,7 +144,7 @@ class SpareParameters(Decoder):
 
 
 class ChangesLater(Decoder):
-    """Behaves differently after the first training step."""
+    """Changes its behavior after the first training step."""
 
     steps = 0
 

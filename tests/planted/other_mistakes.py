@@ -1,4 +1,4 @@
-"""Networks whose scores depend on other rows, on earlier texts, or are not finite."""
+"""Networks whose scores depend on other rows or on rows scored before, or are not finite."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from torch.nn import functional as F
 from .collection import BATCH, FUTURE, NOT_FINITE, STATE, planted
 from .networks import Decoder, ForbiddenToken, MemoryFilledWhileScoring, NotANumber, shift_left
 
-ROWS, KEPT, VALUES = "other rows of the batch", "state over batches", "values"
+ROWS = "other rows of the batch"
+KEPT = "state over batches"
+VALUES = "values"
 
 # ---- other rows of the batch
 
@@ -74,7 +76,7 @@ class SharedCapacity(Decoder):
         return x + (fits[:, None] * self.expert(flat)).view_as(x)
 
 
-@planted(ROWS, "neighbours in the batch retrieved by similarity", BATCH)
+@planted(ROWS, "neighbors in the batch retrieved by similarity", BATCH)
 class RetrievedRow(Decoder):
     def transform(self, x: Tensor, input_ids: Tensor) -> Tensor:
         first = x[:, 0]
@@ -82,8 +84,8 @@ class RetrievedRow(Decoder):
         return x + 0.5 * first[similarity.argmax(-1)][:, None]
 
 
-@planted(ROWS, "dynamic quantisation with one scale per batch", BATCH)
-class QuantisedPerBatch(Decoder):
+@planted(ROWS, "dynamic quantization with one scale per batch", BATCH)
+class QuantizedPerBatch(Decoder):
     def transform(self, x: Tensor, input_ids: Tensor) -> Tensor:
         scale = x[:, :1].detach().abs().max() / 3
         return x + ((x / scale).round() * scale - x).detach()
@@ -208,7 +210,7 @@ class OwnGenerator(Decoder):
 
 @planted(KEPT, "answers of the first pass over a text replayed with its labels", FUTURE)
 class ReplayedText(Decoder):
-    """Remembers whole rows by their first tokens, so that any later pass knows how they continue."""
+    """Stores whole rows by their first tokens, so that a later pass knows how they continue."""
 
     def build(self) -> None:
         self.rows: dict[tuple[int, ...], Tensor] = {}

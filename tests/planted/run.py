@@ -1,4 +1,4 @@
-"""Run small experiments in this process: corpora, experiment files and their findings, without worker processes."""
+"""Run small experiments in this process, without workers: corpora, experiment files and findings."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from headtohead.config.loading import build_trial
+from headtohead.config.trial_settings import build_trial
 from headtohead.experiment import loading, schemas
 from headtohead.experiment.journal import Journal
 from headtohead.findings import compute
 from headtohead.runner.preflight import check_runnable
-from headtohead.runner.run_experiment import prepare_folder
+from headtohead.runner.run_experiment import create_folder_with_corpus
 from headtohead.trials.trial import run_trial
 
 NETWORKS = Path(__file__).parent / "networks.py"
 
 
 def draw_rows(count: int, length: int = 24, seed: int = 0, num_words: int = 30) -> list[str]:
-    """Return rows in which each word depends on the one before. No row repeats."""
+    """Return distinct rows in which each word depends on the preceding one."""
     draw = random.Random(seed)
     rows: dict[str, None] = {}
     while len(rows) < count:
@@ -31,7 +31,7 @@ def draw_rows(count: int, length: int = 24, seed: int = 0, num_words: int = 30) 
 
 
 def write_corpus(folder: Path, **splits: Sequence[str]) -> Path:
-    """Write one text file per split; by default 200 rows to train on, 20 to validate and 40 to test."""
+    """Write one text file per split; by default 200 training, 20 validation and 40 test rows."""
     rows = draw_rows(260)
     splits = {"train": rows[:200], "validation": rows[200:220], "test": rows[220:], **splits}
     folder.mkdir(parents=True)
@@ -48,12 +48,12 @@ def compute_findings(folder: Path, corpus: Path, seeds: int = 2, **settings: Any
         "seeds": seeds,
         "data": {"source": str(corpus), "rows": "sentences", "allow_overlap": True},
         "model": {"module": f"{NETWORKS}:Decoder", "context": 24},
-        "training": {"steps": 20, "batch_size": 8, "optimizer": {"kind": "adamw", "lr": 0.02}},
+        "training": {"budget": "20 steps", "batch_size": 8, "optimizer": {"kind": "adamw", "lr": 0.02}},
         **settings,
     }
     experiment = loading.build_experiment(raw, "planted")
     check_runnable(experiment)
-    runs = prepare_folder(folder, experiment, command=["h2h"], resume=False)
+    runs = create_folder_with_corpus(folder, experiment, command=["h2h"], resume=False)
     for variant in experiment.names:
         for seed in range(seeds):
             run = runs.run(variant, seed)

@@ -1,4 +1,4 @@
-"""Every planted mistake is named, and no honest network is accused."""
+"""Every planted mistake is reported, and every correct network passes."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import pytest
 from headtohead.audit.result import list_blocking_reasons
 from headtohead.config.tasks import LANGUAGE_MODEL
 
-from . import honest, look_ahead, other_mistakes, weekly_mistakes  # noqa: F401  (they enter the networks)
-from .collection import HONEST, PLANTED, audit_network
+from . import correct_networks, look_ahead, ordinary_mistakes, other_mistakes  # noqa: F401  (they register the networks)
+from .collection import CORRECT, PLANTED, audit_network
 
 
 @pytest.mark.parametrize("description", PLANTED)
-def test_a_planted_mistake_is_named(description: str) -> None:
-    """The audits of the scores, which run on every seed, name it without those of the model."""
-    case = PLANTED[description]
-    results = audit_network(case.network, is_padded=case.is_padded, with_model=False)
-    assert case.reason in list_blocking_reasons(results), [str(result) for result in results]
+def test_a_planted_mistake_is_reported(description: str) -> None:
+    """The scoring audits, which run for every seed, report it without the model audits."""
+    planted = PLANTED[description]
+    results = audit_network(planted.network, is_padded=planted.is_padded, with_model_audits=False)
+    assert planted.reason in list_blocking_reasons(results), [str(result) for result in results]
 
 
-@pytest.mark.parametrize("description", HONEST)
-def test_no_audit_accuses_an_honest_network(description: str) -> None:
-    network, is_padded = HONEST[description]
+@pytest.mark.parametrize("description", CORRECT)
+def test_no_audit_withholds_the_verdict_on_a_correct_network(description: str) -> None:
+    network, is_padded = CORRECT[description]
     results = audit_network(network, is_padded=is_padded)
     assert list_blocking_reasons(results) == [], [str(result) for result in results if result.passed is False]
-    outcomes = {result.name: result for result in results}
+    result_by_name = {result.name: result for result in results}
     for name in LANGUAGE_MODEL.required_audits:
-        assert outcomes[name].passed is True, str(outcomes[name])
+        assert result_by_name[name].passed is True, str(result_by_name[name])
 
 
 def test_the_table_of_the_documentation_lists_the_collection() -> None:

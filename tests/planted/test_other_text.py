@@ -1,6 +1,6 @@
-"""Variants that are scored on another text than the baseline: refused before training, and never judged.
+"""Variants scored on a different text than the baseline are rejected before training, and never judged.
 
-On the code before the digests of the predicted text these mistakes gave confident verdicts: "helped" by 68.6 %
+Before digests of the predicted text were recorded, these mistakes gave confident verdicts: "helped" by 68.6 %
 (test_rows), 65.5 % (context), 99.3 % (20 words) and 10.1 % (bytes), "hurt" by 3.4 % (another corpus), and an error
 after training (other names of the splits).
 """
@@ -15,19 +15,19 @@ from typing import Any
 
 import pytest
 
-from headtohead.config.data import DataConfig
 from headtohead.config.experiment import Experiment
-from headtohead.config.loading import build_trial
+from headtohead.config.tables.data import DataConfig
+from headtohead.config.trial_settings import build_trial
 from headtohead.data.sources.loading import load_corpus
 from headtohead.errors import RequestError
 from headtohead.experiment import loading
 from headtohead.experiment.run_folder import Run
-from headtohead.findings.verdicts import Judge
+from headtohead.findings.verdicts import VerdictBuilder
 from headtohead.runner.corpus_description import describe_corpus
-from headtohead.runner.preflight import check_scored_texts
+from headtohead.runner.preflight import check_scored_text
 from headtohead.runner.run_experiment import run_experiment
 from headtohead.trials.trial import run_trial
-from headtohead.verdict.compare import ErrorBudget
+from headtohead.verdict.interim import AlphaBudget
 from headtohead.verdict.record import Verdict
 
 OTHER_TEXT: dict[str, tuple[dict[str, Any], str]] = {
@@ -44,16 +44,16 @@ OTHER_TEXT: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "lowercase": (
         {"data": {"tokenizer": {"kind": "words", "lowercase": True}}},
-        r"predicts another text of hbush",
+        r"predicts a different text of hbush",
     ),
-    "another corpus": ({"data": {"source": "OTHER"}}, r"another text named hbush \(data.source\)"),
+    "another corpus": ({"data": {"source": "OTHER"}}, r"a different text named hbush \(data.source\)"),
     "other names": ({"data": {"source": "NEWS"}}, r"scored on news instead of hbush, obama and wbush \(data.source\)"),
-    "stop tokens": ({"data": {"rows": "stream"}}, r"predicts another text of hbush"),
+    "stop tokens": ({"data": {"rows": "stream"}}, r"predicts a different text of hbush"),
 }
 
 
 def write_corpus(folder: Path, start: int, tests: tuple[str, ...] = ("hbush", "obama", "wbush")) -> str:
-    """Write sentences of presidents, none of them twice."""
+    """Write distinct sentences about presidents."""
     corpus = load_corpus(DataConfig(), has_labels=False)
     rows = dict.fromkeys(row for split in corpus.splits.values() for row in split.rows if len(row.split()) >= 9)
     texts = list(rows)[start:]
@@ -84,7 +84,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Experiment]
             "seeds": 2,
             "data": locate({"rows": "sentences", "source": "BASE", **data}),
             "model": {"width": 16, "layers": 1, "heads": 1, "context": 80},
-            "training": {"steps": 4, "batch_size": 8, "optimizer": {"kind": "adamw", "lr": 0.01}},
+            "training": {"budget": "4 steps", "batch_size": 8, "optimizer": {"kind": "adamw", "lr": 0.01}},
             "variants": {name: {**v, "data": locate(v.get("data", {}))} for name, v in variants.items()},
         }
         return loading.build_experiment(settings, "texts")
@@ -93,10 +93,10 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Experiment]
 
 
 @pytest.mark.parametrize("mistake", OTHER_TEXT)
-def test_other_text_is_refused_before_training(build: Callable[..., Experiment], mistake: str) -> None:
+def test_other_text_is_rejected_before_training(build: Callable[..., Experiment], mistake: str) -> None:
     changes, reason = OTHER_TEXT[mistake]
-    with pytest.raises(RequestError, match=f"variants.other: it could not be compared with the baseline.*{reason}"):
-        check_scored_texts(build({"other": changes}))
+    with pytest.raises(RequestError, match=f"variants.other: cannot be compared with the baseline.*{reason}"):
+        check_scored_text(build({"other": changes}))
 
 
 def test_nothing_is_written_for_a_variant_that_cannot_be_compared(
@@ -119,20 +119,20 @@ SAME_TEXT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("change", list(SAME_TEXT)[:3])
-def test_same_text_is_not_refused(build: Callable[..., Experiment], change: str) -> None:
+def test_same_text_is_not_rejected(build: Callable[..., Experiment], change: str) -> None:
     data, changes = SAME_TEXT[change]
-    check_scored_texts(build({"other": changes}, **data))
+    check_scored_text(build({"other": changes}, **data))
 
 
-def test_longer_context_that_truncates_fewer_rows_is_refused(build: Callable[..., Experiment]) -> None:
+def test_longer_context_that_truncates_fewer_rows_is_rejected(build: Callable[..., Experiment]) -> None:
     data, changes = SAME_TEXT["longer context of sentences"]
     with pytest.raises(RequestError, match=r"its context truncates 0 of 120 rows instead of \d+"):
-        check_scored_texts(build({"other": changes}, **data))
+        check_scored_text(build({"other": changes}, **data))
 
 
 @pytest.fixture(scope="module")
 def train(build: Callable[..., Experiment], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[int, Run]]:
-    """Train the variant of an experiment with two seeds, without the check before training."""
+    """Train one variant of an experiment with two seeds, without the preflight check."""
     trained: dict[str, dict[int, Run]] = {}
 
     def run(experiment: Experiment, variant: str) -> dict[int, Run]:
@@ -150,7 +150,8 @@ def train(build: Callable[..., Experiment], tmp_path_factory: pytest.TempPathFac
 
 def judge(experiment: Experiment, baseline: Mapping[int, Run], variant: Mapping[int, Run]) -> Verdict:
     finished = {"baseline": baseline, "other": variant}
-    (verdict,) = Judge(experiment, finished, describe_corpus(experiment), {}, (), ErrorBudget()).judge_all().primary
+    builder = VerdictBuilder(experiment, finished, describe_corpus(experiment), {}, (), AlphaBudget())
+    (verdict,) = builder.build_all_verdicts().primary
     return verdict
 
 
@@ -166,12 +167,14 @@ def test_runs_on_other_text_are_not_judged(
     assert re.search(reason, verdict.summary)
 
 
-def test_one_run_on_other_text_is_named(build: Callable[..., Experiment], train: Callable[..., dict[int, Run]]) -> None:
+def test_one_run_on_other_text_is_reported(
+    build: Callable[..., Experiment], train: Callable[..., dict[int, Run]]
+) -> None:
     experiment = build({"other": OTHER_TEXT["fewer rows"][0]})
     baseline, fewer = (train(experiment, name) for name in experiment.names)
-    verdict = judge(build({"other": {"training": {"steps": 31}}}), baseline, {0: baseline[0], 1: fewer[1]})
+    verdict = judge(build({"other": {"training": {"budget": "31 steps"}}}), baseline, {0: baseline[0], 1: fewer[1]})
     assert verdict.outcome == "not comparable"
-    assert "predicted another text of hbush with seed 1 than with seed 0" in verdict.summary
+    assert "predicted a different text of hbush with seed 1 than with seed 0" in verdict.summary
 
 
 def test_tokenizers_are_compared_per_byte_of_each_document(

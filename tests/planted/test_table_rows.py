@@ -1,7 +1,7 @@
-"""Mistakes that once led to a wrong verdict: each is trained, scored and judged as an experiment would.
+"""Mistakes that once led to a wrong verdict: each is trained, scored and judged as in an experiment.
 
-On the code before the audits of the scores, these variants "helped" by 37 to 91 %. Only LeakAfterPosition40 had too few
-late tokens in these texts ("cannot tell", 30 % lower); with texts of 80 words it "helped" by 52 %.
+Before the scoring audits, these variants "helped" by 37 to 91 %. Only LeakAfterPosition40 had too few late tokens in
+these texts ("cannot tell", 30 % lower); with texts of 80 words it "helped" by 52 %.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROWS = {
 
 
 def draw_text(count: int, seed: int) -> list[str]:
-    """Return rows in which each word depends on the one before, with rare words in between. No row repeats."""
+    """Return distinct rows in which each word depends on the preceding one, with some rare words."""
     draw = random.Random(seed)
     rows = [row.split() for row in draw_rows(count, NUM_WORDS, seed)]
     for words in rows:
@@ -49,7 +49,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verdict]:
         corpus,
         data={"source": str(corpus), "rows": "sentences", "allow_overlap": True, "monitor": ["test"]},
         model={"module": f"{NETWORKS}:Decoder", "context": NUM_WORDS + 1},
-        training={"steps": 60, "batch_size": 8, "optimizer": {"kind": "adamw", "lr": 0.02}},
+        training={"budget": "60 steps", "batch_size": 8, "optimizer": {"kind": "adamw", "lr": 0.02}},
         variants={name.lower(): {"model": {"module": f"{NETWORKS}:{name}"}} for name in ROWS},
         seeds=3,
     )
@@ -57,7 +57,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verdict]:
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_mistake_is_named_instead_of_rewarded(verdicts: dict[str, Verdict], row: str) -> None:
+def test_mistake_is_reported_instead_of_rewarded(verdicts: dict[str, Verdict], row: str) -> None:
     verdict = verdicts[row.lower()]
     assert verdict.outcome == "not comparable", verdict.summary
     assert ROWS[row] in verdict.summary

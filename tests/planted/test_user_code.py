@@ -1,4 +1,4 @@
-"""Mistakes of ordinary model code are refused before training, withhold the verdict, or are stated above it."""
+"""Mistakes in ordinary model code are rejected before training, withhold the verdict, or cause a warning above it."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ REFUSED = {
     "PlainTensor": r"PlainTensor\.scale \(Tensor\) would be neither trained nor saved",
     "WordDropoutInPlace": r"forward\(\) overwrites its input_ids",
     "SoftmaxBeforeLoss": r"forward\(\) returns probabilities, but the loss applies softmax itself",
+    "TrainsItself": r"TrainsItself\.forward\(\) changes its weights in training mode \(embedding\.weight\)",
+    "TrainsItselfInEvaluation": r"forward\(\) changes its weights in evaluation mode",
+    "GradientsLeftOff": r"GradientsLeftOff\.forward\(\) disables gradients globally",
     "DefaultDtype": r"the model of other changes the default dtype for every model of the experiment",
     "ReplacedLayerNorm": r"the model of other changes LayerNorm.forward for every model of the experiment",
 }
@@ -44,7 +47,7 @@ def compare(folder: Path, variants: dict[str, dict[str, Any]], **settings: Any) 
 
 @pytest.mark.usefixtures("restored_torch")
 @pytest.mark.parametrize("network", REFUSED)
-def test_mistake_is_refused_before_training(network: str, tmp_path: Path) -> None:
+def test_mistake_is_rejected_before_training(network: str, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=REFUSED[network]):
         compare(tmp_path, {"other": {"model": {"module": f"{USER_CODE}:{network}"}}})
     assert not (tmp_path / "runs").exists()
@@ -53,58 +56,72 @@ def test_mistake_is_refused_before_training(network: str, tmp_path: Path) -> Non
 WARNED = {
     "DropoutInEvaluation": ("random scores", "DropoutInEvaluation: repeated passes differ"),
     "DetachedLayers": ("untrained weights", "DetachedLayers: no gradient: "),
+    "FrozenBody": (
+        "untrained weights",
+        "FrozenBody: requires_grad is False: inner.embedding.weight",
+    ),
 }
+
+
+UNSAVED = ("AveragedWeights", "DatastoreInDict")
+CORRECT = ("RegisteredAverage", "SharedReferences", "LogProbabilities", "LocalDtype", "LimitedNorm", "BinaryWeights")
 
 
 @pytest.fixture(scope="module")
 def findings(tmp_path_factory: pytest.TempPathFactory) -> Findings:
-    """Compare networks with values that are not saved, honest networks, and a network that seeds itself."""
-    networks = ("AveragedWeights", "DatastoreInDict", "RegisteredAverage", "SharedReferences", "LogProbabilities")
-    variants: dict[str, dict[str, Any]] = {
-        name: {"model": {"module": f"{USER_CODE}:{name}"}} for name in (*networks, "LocalDtype", "SeedsItself", *WARNED)
-    }
+    """Compare networks with unsaved state, correct networks, and a network that sets its own seed."""
+    networks = (*UNSAVED, "TrainsItselfLater", *CORRECT, "SeedsItself", *WARNED)
+    variants: dict[str, dict[str, Any]] = {name: {"model": {"module": f"{USER_CODE}:{name}"}} for name in networks}
     variants["more-rows"] = {"model": {"options": {"width": 16}}, "training": {"batch_size": 16}}
     variants["only-rows"] = {"training": {"batch_size": 16}}
     return compare(tmp_path_factory.mktemp("code"), variants)
 
 
-@pytest.mark.parametrize("network", ["AveragedWeights", "DatastoreInDict"])
+@pytest.mark.parametrize("network", UNSAVED)
 def test_scores_of_values_that_are_not_saved_are_not_judged(findings: Findings, network: str) -> None:
     (verdict,) = [verdict for verdict in findings.verdicts if verdict.variant == network]
     assert verdict.outcome == "not comparable"
     assert "depends on values that are not saved with its weights" in verdict.summary
 
 
-@pytest.mark.parametrize("network", ["RegisteredAverage", "SharedReferences", "LogProbabilities", "LocalDtype"])
-def test_honest_code_is_judged(findings: Findings, network: str) -> None:
+def test_weights_that_change_while_scoring_are_reported(findings: Findings) -> None:
+    """Each of its updates is too small to change a score by more than the limit."""
+    (verdict,) = [verdict for verdict in findings.verdicts if verdict.variant == "TrainsItselfLater"]
+    assert verdict.outcome == "not comparable"
+    assert "changes its weights while it is scored" in verdict.summary
+
+
+@pytest.mark.parametrize("network", CORRECT)
+def test_correct_code_is_judged(findings: Findings, network: str) -> None:
     (verdict,) = [verdict for verdict in findings.verdicts if verdict.variant == network]
     assert verdict.outcome != "not comparable", verdict.summary
 
 
-def test_seeds_that_share_their_weights_and_other_budgets_are_named(findings: Findings) -> None:
-    messages = {row.kind: row.message for row in findings.warnings if row.kind in ("equal seeds", "other budget")}
+def test_seeds_that_share_weights_of_transformers_and_other_budgets_are_reported(findings: Findings) -> None:
+    messages = {row.kind: row.message for row in findings.warnings if row.kind in ("equal seeds", "different budget")}
     assert messages == {
         "equal seeds": "SeedsItself starts from the same weights with all 2 seeds.",
-        "other budget": "more-rows is trained on 2 times as many rows as the baseline, and also changes model.options.",
+        "different budget": "more-rows is trained on 2 times as many rows as the baseline, and also changes "
+        "model.options.",
     }
 
 
 def test_random_scores_and_untrained_weights_are_named_above_the_verdict(findings: Findings) -> None:
     warnings = {row.variant: row for row in findings.warnings if row.kind in ("random scores", "untrained weights")}
-    assert set(warnings) == set(WARNED)
+    assert set(warnings) == {*WARNED, "TrainsItselfLater"}
     for network, (kind, message) in WARNED.items():
         assert warnings[network].kind == kind
         assert warnings[network].message.startswith(message)
 
 
 class ShiftedTwice(networks.Decoder):
-    """Shifts the input to the right, although labels are shifted already."""
+    """Shifts the input to the right, although the labels are already shifted."""
 
     def embed(self, input_ids: Tensor) -> Tensor:
         return super().embed(shift_right(input_ids))
 
 
 @pytest.mark.parametrize(("network", "is_named"), [(ShiftedTwice, True), (networks.Decoder, False)])
-def test_a_network_that_ignores_the_last_token_is_named(network: Network, is_named: bool) -> None:
-    (result,) = [result for result in audit_network(network, steps=2) if result.name == "current-token"]
+def test_a_network_that_ignores_the_last_token_is_reported(network: Network, is_named: bool) -> None:
+    (result,) = [result for result in audit_network(network, num_steps=2) if result.name == "current-token"]
     assert result.passed is not is_named

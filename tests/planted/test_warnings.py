@@ -1,4 +1,4 @@
-"""Variants that changed nothing and implausible scores are stated above the verdicts; honest experiments are not."""
+"""Variants that changed nothing and implausible scores cause warnings; correct experiments cause none."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from headtohead.cli.run import build_outcome_json
 from headtohead.experiment.schemas import Findings
 from headtohead.report import terminal
 from headtohead.report.context import ReportContext
 from headtohead.report.documents import render_markdown_document
 from headtohead.report.page import render_page
-from headtohead.runner.results import Results
+from headtohead.runner.api.results import Results
 
 from .run import NETWORKS, compute_findings, draw_rows, write_corpus
 
@@ -32,7 +33,7 @@ def no_change(tmp_path_factory: pytest.TempPathFactory) -> Findings:
     return compute_findings(folder / "runs", write_corpus(folder / "text"), variants=variants)
 
 
-def test_variants_that_changed_nothing_are_named(no_change: Findings) -> None:
+def test_variants_that_changed_nothing_are_reported(no_change: Findings) -> None:
     warnings = {row.variant: f"{row.kind}: {row.message}" for row in no_change.warnings if row.kind != "weak baseline"}
     assert warnings == {
         "ignored-option": "changed nothing: ignored-option (model.options): trained weights and test losses are equal "
@@ -54,17 +55,17 @@ def test_warnings_are_in_report_terminal_json_and_python(
     assert "Changed nothing:" in page and words in page.split("<h2")[0]
     runs: Any = SimpleNamespace(experiment=no_change.experiment, folder=Path("runs"))
     outcome = SimpleNamespace(findings=no_change, runs=runs, failed_jobs=[])
-    terminal.print_outcome(outcome, None)
+    terminal.print_experiment_outcome(outcome, None)
     printed = " ".join(capsys.readouterr().out.split())
     assert printed.index(words) < printed.index("ignored-option: ", printed.index("Check that the model"))
-    assert words in str(terminal.outcome_to_json(outcome, None)["warnings"])
+    assert words in str(build_outcome_json(outcome, None)["warnings"])
     assert words in render_markdown_document(ReportContext(no_change))
     results = Results(runs, no_change)
     assert words in str(results.warnings) and words in str(results)
 
 
-def test_a_baseline_worse_than_a_guess_and_a_large_gain_are_named(tmp_path: Path) -> None:
-    """Reported as "helped 87.4 %" without a word about the baseline."""
+def test_a_baseline_worse_than_a_guess_and_a_large_gain_are_reported(tmp_path: Path) -> None:
+    """This was reported as "helped 87.4 %" without a warning about the baseline."""
     findings = compute_findings(
         tmp_path / "runs",
         write_corpus(tmp_path / "text"),
@@ -80,7 +81,7 @@ def test_a_baseline_worse_than_a_guess_and_a_large_gain_are_named(tmp_path: Path
     assert "can see what it predicts" in kinds["large gain"].advice
 
 
-def test_a_test_text_that_is_easier_than_train_is_named(tmp_path: Path) -> None:
+def test_a_test_text_that_is_easier_than_train_is_reported(tmp_path: Path) -> None:
     easy = [" ".join([f"w{i % 30}", *["w1", "w4"] * 11, f"w{i // 30}"]) for i in range(40)]
     rows = draw_rows(200)
     corpus = write_corpus(tmp_path / "text", train=rows + easy, validation=easy[:5], test=[f"{row} w2" for row in easy])
@@ -88,19 +89,19 @@ def test_a_test_text_that_is_easier_than_train_is_named(tmp_path: Path) -> None:
         tmp_path / "runs",
         corpus,
         variants={"wide": {"model": {"options": {"width": 20}}}},
-        training={"steps": 60, "batch_size": 8, "optimizer": {"kind": "adamw", "lr": 0.02}},
+        training={"budget": "60 steps", "batch_size": 8, "optimizer": {"kind": "adamw", "lr": 0.02}},
         seeds=1,
     )
     messages = [warning.message for warning in findings.warnings if warning.kind == "test below train"]
     assert len(messages) == 2 and "nats below its loss on the training data" in messages[0]
 
 
-def test_an_honest_experiment_has_no_warnings(tmp_path: Path) -> None:
+def test_a_correct_experiment_has_no_warnings(tmp_path: Path) -> None:
     findings = compute_findings(
         tmp_path / "runs",
         write_corpus(tmp_path / "text", train=draw_rows(600)[:560]),
         variants={"wide": {"model": {"options": {"width": 24}}}},
-        training={"steps": 120, "batch_size": 16, "optimizer": {"kind": "adamw", "lr": 0.02}},
+        training={"budget": "120 steps", "batch_size": 16, "optimizer": {"kind": "adamw", "lr": 0.02}},
         seeds=1,
     )
     assert findings.warnings == []

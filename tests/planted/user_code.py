@@ -1,6 +1,6 @@
-"""Networks with mistakes of ordinary model code that are found before training, in the saved weights or in warnings.
+"""Networks with mistakes in ordinary model code that are detected before training, in the saved weights or by warnings.
 
-The file imports nothing from its folder, so that an experiment file can name every class.
+The file imports nothing from its folder, so that an experiment file can refer to every class.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Decoder(nn.Module):
         self.build()
 
     def build(self) -> None:
-        """Add the modules of a subclass."""
+        """Create the modules of a subclass."""
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:
         x = self.embedding(input_ids)
@@ -76,6 +76,37 @@ class SoftmaxBeforeLoss(Decoder):
         return super().forward(input_ids).softmax(-1)
 
 
+class TrainsItself(Decoder):
+    """Takes its own optimizer steps in every forward pass."""
+
+    rate, first_pass, passes = 0.01, 0, 0
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:
+        self.passes += 1
+        if self.passes > self.first_pass:
+            with torch.enable_grad():
+                logits = super().forward(input_ids)
+                loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), input_ids[:, 1:].flatten())
+                gradients = torch.autograd.grad(loss, list(self.parameters()))
+            with torch.no_grad():
+                for parameter, gradient in zip(self.parameters(), gradients, strict=True):
+                    parameter.sub_(gradient, alpha=self.rate)
+        return super().forward(input_ids)
+
+
+class TrainsItselfInEvaluation(TrainsItself):
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:
+        return Decoder.forward(self, input_ids) if self.training else super().forward(input_ids)
+
+
+class GradientsLeftOff(Decoder):
+    """Disables gradients in evaluation mode and never enables them again."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:
+        torch.set_grad_enabled(self.training)
+        return super().forward(input_ids)
+
+
 class DefaultDtype(Decoder):
     def build(self) -> None:
         torch.set_default_dtype(torch.float64)
@@ -90,7 +121,7 @@ class ReplacedLayerNorm(Decoder):
 
 
 class SharedReferences(Decoder):
-    """Keeps registered layers in a list as well, and a frozen table in a plain attribute."""
+    """Keeps registered layers in a second list, and a frozen table in a plain attribute."""
 
     def build(self) -> None:
         self.first, self.table = nn.Linear(self.width, self.width), torch.ones(self.width)
@@ -108,7 +139,7 @@ class LogProbabilities(Decoder):
 
 
 class LocalDtype(Decoder):
-    """Changes the default dtype for a moment."""
+    """Changes the default dtype temporarily."""
 
     def build(self) -> None:
         torch.set_default_dtype(torch.float64)
@@ -119,11 +150,35 @@ class LocalDtype(Decoder):
         return x * self.angles.to(x.dtype)
 
 
+class LimitedNorm(Decoder):
+    """Limits the norm of its embeddings in place in every forward pass."""
+
+    def build(self) -> None:
+        self.embedding = nn.Embedding(self.vocab_size, self.width, max_norm=1.0)
+
+
+class BinaryWeights(Decoder):
+    """Replaces weights by their signs before use, after Courbariaux et al. 2015."""
+
+    def build(self) -> None:
+        self.linear = nn.Linear(self.width, self.width, bias=False)
+
+    def transform(self, x: Tensor) -> Tensor:
+        self.linear.weight.data = self.linear.weight.data.sign()
+        return x + self.linear(x)
+
+
 # ---- scores that the saved weights do not give
 
 
+class TrainsItselfLater(TrainsItselfInEvaluation):
+    """Takes tiny optimizer steps of its own after a number of forward passes."""
+
+    rate, first_pass = 1e-4, 30
+
+
 class AveragedWeights(Decoder):
-    """Scores with an exponential moving average of its weights, kept in a dictionary."""
+    """Scores with an exponential moving average of its weights, stored in a dictionary."""
 
     def build(self) -> None:
         self.average: dict[str, Tensor] = {}
@@ -140,7 +195,7 @@ class AveragedWeights(Decoder):
 
 
 class RegisteredAverage(Decoder):
-    """Scores with an exponential moving average of its output bias in a buffer, which is saved."""
+    """Scores with an exponential moving average of its output bias, stored in a registered buffer."""
 
     def build(self) -> None:
         self.register_buffer("average", torch.zeros(self.vocab_size))
@@ -154,7 +209,7 @@ class RegisteredAverage(Decoder):
 
 
 class DatastoreInDict(Decoder):
-    """Remembers which token followed each pair in training, in a dictionary."""
+    """Stores in a dictionary which token followed each pair in training."""
 
     def build(self) -> None:
         self.followers: dict[tuple[int, int], int] = {}
@@ -189,7 +244,15 @@ class DropoutInEvaluation(Decoder):
 
 
 class DetachedLayers(Decoder):
-    """Cuts the gradient of all layers but the output."""
+    """Detaches the gradient of all layers except the output."""
 
     def transform(self, x: Tensor) -> Tensor:
         return super().transform(x).detach()
+
+
+class FrozenBody(Decoder):
+    """Freezes all layers, then adds a new output layer."""
+
+    def build(self) -> None:
+        self.requires_grad_(False)
+        self.head = nn.Linear(self.width, self.vocab_size)

@@ -1,23 +1,24 @@
-"""Students: a teacher with fewer layers is a model of its own with the teacher's weights."""
+"""Layer-dropped students: models with fewer layers, initialized with the weights of the teacher."""
 
 import pytest
 import torch
 
 from headtohead.errors import ModelError
-from headtohead.pretrained.layer_dropping import StudentModel, drop_layers, select_layers
+from headtohead.pretrained.layer_dropping import drop_layers, select_layer_indices
 from headtohead.pretrained.loading import PretrainedModel
+from headtohead.pretrained.student_model import StudentModel
 
 transformers = pytest.importorskip("transformers")
 VOCAB = 97
 
 
-def _gpt2(layers: int = 6) -> PretrainedModel:
+def build_gpt2(layers: int = 6) -> PretrainedModel:
     torch.manual_seed(0)
     config = transformers.GPT2Config(vocab_size=VOCAB, n_positions=32, n_embd=16, n_layer=layers, n_head=2)
     return PretrainedModel(transformers.GPT2LMHeadModel(config).eval(), "tiny")
 
 
-def _llama(layers: int = 6, **more) -> PretrainedModel:
+def build_llama(layers: int = 6, **settings) -> PretrainedModel:
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
         vocab_size=VOCAB,
@@ -27,13 +28,13 @@ def _llama(layers: int = 6, **more) -> PretrainedModel:
         num_hidden_layers=layers,
         num_attention_heads=2,
         num_key_value_heads=1,
-        **more,
+        **settings,
     )
     return PretrainedModel(transformers.LlamaForCausalLM(config).eval(), "tiny")
 
 
-def _qwen(layers: int = 6) -> PretrainedModel:
-    """Its configuration has a list with an entry for each layer."""
+def build_qwen(layers: int = 6) -> PretrainedModel:
+    """Return a model whose configuration contains a list with one entry per layer."""
     torch.manual_seed(0)
     config = transformers.Qwen2Config(
         vocab_size=VOCAB,
@@ -47,50 +48,48 @@ def _qwen(layers: int = 6) -> PretrainedModel:
     return PretrainedModel(transformers.Qwen2ForCausalLM(config).eval(), "tiny")
 
 
-IDS = torch.arange(10)[None] % VOCAB
+INPUT_IDS = torch.arange(10)[None] % VOCAB
 
 
-def test_layers_are_chosen_evenly_or_from_the_first_on():
-    assert select_layers(30, 10) == (0, 3, 6, 10, 13, 16, 19, 23, 26, 29)
-    assert select_layers(30, 10, "first") == tuple(range(10))
-    assert select_layers(6, 1) == (0,)
-    assert select_layers(6, 6) == select_layers(6, 6, "first") == tuple(range(6))
-    for total in range(1, 40):
-        for count in range(1, total + 1):
-            kept = select_layers(total, count)
-            assert len(set(kept)) == count
-            assert list(kept) == sorted(kept)
-    for count in (0, 7):
+def test_layers_are_selected_evenly_or_from_the_first():
+    assert select_layer_indices(30, 10) == (0, 3, 6, 10, 13, 16, 19, 23, 26, 29)
+    assert select_layer_indices(30, 10, "first") == tuple(range(10))
+    assert select_layer_indices(6, 1) == (0,)
+    assert select_layer_indices(6, 6) == select_layer_indices(6, 6, "first") == tuple(range(6))
+    for num_available in range(1, 40):
+        for num_kept in range(1, num_available + 1):
+            indices = select_layer_indices(num_available, num_kept)
+            assert len(set(indices)) == num_kept
+            assert list(indices) == sorted(indices)
+    for num_kept in (0, 7):
         with pytest.raises(ModelError, match="between 1 and 6"):
-            select_layers(6, count)
+            select_layer_indices(6, num_kept)
 
 
-@pytest.mark.parametrize("made", [_gpt2, _llama, _qwen])
-@pytest.mark.parametrize("chosen", ["evenly", "first"])
-def test_a_student_is_the_teacher_with_the_other_layers_taken_out(made, chosen):
-    teacher = made()
-    student = drop_layers(teacher, 3, chosen)
-    layers = teacher.inner.base_model
-    held = layers.h if hasattr(layers, "h") else layers.layers
-    kept = select_layers(6, 3, chosen)
-    by_hand = made()
-    inside = by_hand.inner.base_model
-    name = "h" if hasattr(inside, "h") else "layers"
-    setattr(inside, name, torch.nn.ModuleList(getattr(inside, name)[i] for i in kept))
-    by_hand.inner.config.num_hidden_layers = 3
+@pytest.mark.parametrize("build_teacher", [build_gpt2, build_llama, build_qwen])
+@pytest.mark.parametrize("selection", ["evenly", "first"])
+def test_a_student_computes_the_teacher_without_the_dropped_layers(build_teacher, selection):
+    teacher = build_teacher()
+    student = drop_layers(teacher, 3, selection)
+    expected = build_teacher()
+    base_model = expected.inner.base_model
+    name = "h" if hasattr(base_model, "h") else "layers"
+    kept_indices = select_layer_indices(6, 3, selection)
+    setattr(base_model, name, torch.nn.ModuleList(getattr(base_model, name)[i] for i in kept_indices))
+    expected.inner.config.num_hidden_layers = 3
     with torch.no_grad():
-        torch.testing.assert_close(student(IDS).logits, by_hand(IDS).logits)
-    assert len(held) == 6
+        torch.testing.assert_close(student(INPUT_IDS).logits, expected(INPUT_IDS).logits)
+    assert len(getattr(teacher.inner.base_model, name)) == 6
     assert student.name == "tiny, 3 of 6 layers"
 
 
-def test_training_the_student_leaves_the_teacher_alone_and_all_layers_are_the_teacher():
-    teacher = _llama()
+def test_a_student_with_all_layers_equals_its_teacher_and_shares_no_tensors():
+    teacher = build_llama()
     before = {name: tensor.clone() for name, tensor in teacher.state_dict().items()}
-    whole = drop_layers(teacher, 6)
+    complete = drop_layers(teacher, 6)
     with torch.no_grad():
-        assert torch.equal(whole(IDS).logits, teacher(IDS).logits)
-        for tensor in whole.parameters():
+        assert torch.equal(complete(INPUT_IDS).logits, teacher(INPUT_IDS).logits)
+        for tensor in complete.parameters():
             tensor.add_(1.0)
     assert all(torch.equal(tensor, before[name]) for name, tensor in teacher.state_dict().items())
 
@@ -98,36 +97,36 @@ def test_training_the_student_leaves_the_teacher_alone_and_all_layers_are_the_te
 def test_a_student_decodes_with_its_cache():
     from headtohead.generation.generate import generate
 
-    student = drop_layers(_llama(), 2)
-    (made,) = generate(student, [[1, 2, 3]], "greedy", max_new_tokens=8)
+    student = drop_layers(build_llama(), 2)
+    (result,) = generate(student, [[1, 2, 3]], "greedy", max_new_tokens=8)
     ids = [1, 2, 3]
     with torch.no_grad():
         for _ in range(8):
             ids.append(int(student(torch.tensor([ids])).logits[0, -1].argmax()))
-    assert list(made.ids) == ids[3:]
+    assert list(result.ids) == ids[3:]
 
 
-def test_making_a_student_draws_nothing_from_the_global_stream():
-    teacher = _llama()
+def test_dropping_layers_does_not_change_the_global_random_state():
+    teacher = build_llama()
     torch.manual_seed(5)
-    wanted = torch.rand(1)
+    expected = torch.rand(1)
     torch.manual_seed(5)
     drop_layers(teacher, 2)
-    assert torch.equal(torch.rand(1), wanted)
+    assert torch.equal(torch.rand(1), expected)
 
 
-def test_the_stream_before_the_output_layer_gives_the_logits():
-    learner = StudentModel(_llama().inner)
+def test_the_output_layer_maps_hidden_states_to_logits():
+    student = StudentModel(build_llama().inner)
     mask = torch.ones(2, 10, dtype=torch.bool)
     mask[1, 6:] = False
-    ids = IDS.repeat(2, 1)
+    ids = INPUT_IDS.repeat(2, 1)
     with torch.no_grad():
-        whole = learner(ids, mask).logits
-        torch.testing.assert_close(learner.output(learner.compute_hidden_states(ids, mask))[mask], whole[mask])
-    assert learner.is_output_linear()
+        logits = student(ids, mask).logits
+        torch.testing.assert_close(student.output(student.compute_hidden_states(ids, mask))[mask], logits[mask])
+    assert student.has_linear_logits()
 
 
-def test_a_model_that_scales_its_logits_is_noticed():
+def test_a_model_that_scales_its_logits_is_detected():
     torch.manual_seed(0)
     config = transformers.CohereConfig(
         vocab_size=VOCAB,
@@ -142,13 +141,13 @@ def test_a_model_that_scales_its_logits_is_noticed():
         eos_token_id=2,
         pad_token_id=0,
     )
-    learner = StudentModel(transformers.CohereForCausalLM(config))
-    assert not learner.is_output_linear()
+    student = StudentModel(transformers.CohereForCausalLM(config))
+    assert not student.has_linear_logits()
 
 
-def test_what_cannot_be_a_student_is_said():
+def test_models_that_cannot_be_students_are_rejected():
     with pytest.raises(ModelError, match="supports 32 positions, got 64"):
-        StudentModel(_llama().inner, "tiny", 64)
+        StudentModel(build_llama().inner, "tiny", 64)
     config = transformers.BertConfig(
         vocab_size=VOCAB, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24
     )

@@ -1,4 +1,4 @@
-"""Claims and published figures are answered by what was measured, and only beside the same texts."""
+"""Claims and published scores are compared with measurements, and only on the same texts."""
 
 from statistics import geometric_mean
 from types import SimpleNamespace
@@ -9,17 +9,20 @@ from headtohead.config import experiment
 from headtohead.errors import ConfigError
 from headtohead.experiment import loading
 from headtohead.replication import claims
+from headtohead.replication.published_scores import is_original_corpus
 from headtohead.runner import run_experiment
 
 
-def claim(expects: str, **more) -> experiment.Claim:
-    return experiment.Claim(source="X", statement="it does", variant="alibi", expected_verdict=expects, **more)
+def make_claim(expected_verdict: str, **options) -> experiment.Claim:
+    return experiment.Claim(
+        source="X", statement="it does", variant="alibi", expected_verdict=expected_verdict, **options
+    )
 
 
-def verdict(word: str):
+def make_verdict(outcome: str):
     return SimpleNamespace(
         variant="alibi",
-        outcome=word,
+        outcome=outcome,
         effect=-0.02,
         interval=(-0.03, -0.01),
         seeds=5,
@@ -29,7 +32,7 @@ def verdict(word: str):
 
 
 @pytest.mark.parametrize(
-    ("expects", "word", "answer"),
+    ("expected_verdict", "outcome", "answer"),
     [
         ("helped", "helped", "holds"),
         ("helped", "hurt", "does not hold"),
@@ -41,14 +44,14 @@ def verdict(word: str):
         ("hurt", "hurt", "holds"),
     ],
 )
-def test_a_claim_holds_exactly_when_the_verdict_is_the_one_it_asks_for(expects, word, answer):
-    experiment = SimpleNamespace(claims=(claim(expects),))
-    (found,) = claims.evaluate_claims(experiment, {}, [verdict(word)], {}, {}, [])
-    assert found.answer == answer
+def test_a_claim_holds_if_the_verdict_has_the_expected_outcome(expected_verdict, outcome, answer):
+    experiment = SimpleNamespace(claims=(make_claim(expected_verdict),))
+    (result,) = claims.evaluate_claims(experiment, {}, [make_verdict(outcome)], {}, {}, [])
+    assert result.answer == answer
 
 
 @pytest.fixture(scope="module")
-def outcome(tmp_path_factory):
+def outcome(tmp_path_factory, in_process_pool):
     from tests.conftest import write_text
 
     folder = tmp_path_factory.mktemp("answers")
@@ -66,7 +69,7 @@ def outcome(tmp_path_factory):
             "context": 8,
             "feedforward": {"kind": "mlp", "hidden": 8},
         },
-        "training": {"steps": 40, "batch_size": 8, "eval_every": 20},
+        "training": {"budget": "40 steps", "batch_size": 8, "eval_every": 20},
         "variants": {
             "alibi": {"model": {"position": "alibi"}},
             "wide": {"model": {"feedforward": {"kind": "mlp", "hidden": 32}}},
@@ -101,10 +104,12 @@ def outcome(tmp_path_factory):
         ],
         "probe": {"contexts": [8, 16], "costs": [8, 32]},
     }
-    return run_experiment.run_experiment(loading.build_experiment(raw, "answers"), folder / "runs", num_workers=2)
+    return run_experiment.run_experiment(
+        loading.build_experiment(raw, "answers"), folder / "runs", backend=in_process_pool
+    )
 
 
-def test_a_claim_along_the_way_is_judged_by_the_figures_of_that_step(outcome):
+def test_a_claim_about_an_earlier_step_is_answered_by_the_losses_at_that_step(outcome):
     early, _, _, end = outcome.findings.claims
     values = {}
     for name in ("baseline", "alibi"):
@@ -117,48 +122,48 @@ def test_a_claim_along_the_way_is_judged_by_the_figures_of_that_step(outcome):
     assert end.effect == outcome.findings.verdicts[0].effect != early.effect
 
 
-def test_a_claim_about_longer_inputs_compares_a_variant_with_itself(outcome):
-    _, extends, cannot, _ = outcome.findings.claims
+def test_a_claim_about_a_longer_context_compares_a_variant_with_itself(outcome):
+    _, extends_claim, untestable_claim, _ = outcome.findings.claims
     short, long = (row.value for row in outcome.findings.length_generalization["alibi"].contexts)
-    assert extends.effect == pytest.approx(long / short - 1, abs=0.02)
+    assert extends_claim.effect == pytest.approx(long / short - 1, abs=0.02)
     # Learned positions cannot be tested at 16: there is nothing to compare.
-    assert cannot.answer == "cannot be tested" and cannot.outcome is None
+    assert untestable_claim.answer == "cannot be tested" and untestable_claim.outcome is None
 
 
-def test_published_figures_stand_beside_the_right_step_and_are_marked_on_other_texts(outcome):
+def test_published_scores_are_compared_at_their_step_and_marked_on_different_data(outcome):
     end, early = outcome.findings.published
     assert early.ours > end.ours > 1 and early.seeds == end.seeds == 3
     assert end.other_data is True
     digest = outcome.findings.corpus.digest
     same = outcome.runs.experiment.model_copy(update={"original": experiment.OriginalSetup(corpus=digest)})
-    assert claims.is_original_corpus(same, digest) and not claims.is_original_corpus(outcome.runs.experiment, digest)
+    assert is_original_corpus(same, digest) and not is_original_corpus(outcome.runs.experiment, digest)
 
 
-def test_a_model_that_cannot_read_longer_inputs_says_so_and_one_that_can_is_scored(outcome):
+def test_longer_contexts_are_scored_or_reported_as_not_supported(outcome):
     lengths = outcome.findings.length_generalization
     short, long = lengths["baseline"].contexts
     assert short.value > 1 and short.error is None
     assert long.value is None and "needs 16 positions, but the model supports 8" in long.error
     assert [row.value > 1 for row in lengths["alibi"].contexts] == [True, True]
-    ours = outcome.findings.primary_scores["alibi"]
-    assert lengths["alibi"].contexts[0].value == pytest.approx(geometric_mean(v for _, v in ours), rel=1e-5)
+    alibi = outcome.findings.primary_scores["alibi"]
+    assert lengths["alibi"].contexts[0].value == pytest.approx(geometric_mean(v for _, v in alibi), rel=1e-5)
 
 
-def test_costs_are_measured_once_a_variant(outcome):
-    for one in outcome.findings.length_generalization.values():
-        assert [row.context for row in one.costs] == [8, 32]
-        assert all(row.bytes_per_token > 100 and row.seconds_per_1000_tokens > 0 for row in one.costs)
+def test_costs_are_measured_once_per_variant(outcome):
+    for item in outcome.findings.length_generalization.values():
+        assert [row.context for row in item.costs] == [8, 32]
+        assert all(row.bytes_per_token > 100 and row.seconds_per_1000_tokens > 0 for row in item.costs)
     assert not outcome.runs.finished("alibi")[1].lengths.costs
 
 
-def test_the_axis_has_a_number_for_each_variant_that_has_one(outcome):
+def test_the_axis_has_the_value_of_each_variant(outcome):
     assert outcome.findings.axis.values == {"baseline": 8, "alibi": 8, "wide": 32}
 
 
-def test_claims_about_nothing_in_the_file_are_an_error(small):
+def test_claims_about_unknown_variants_or_contexts_are_rejected(small):
     with pytest.raises(ConfigError, match=r"(?s)claims.variant.*'alibo'.*did you mean 'alibi'"):
         small(claims=[{"source": "X", "statement": "so", "variant": "alibo", "expected_verdict": "helped"}])
-    with pytest.raises(ConfigError, match=r"claims.context.*probe.contexts does not test"):
+    with pytest.raises(ConfigError, match=r"claims.context.*probe.contexts does not list"):
         small(
             claims=[{"source": "X", "statement": "so", "variant": "alibi", "expected_verdict": "helped", "context": 99}]
         )

@@ -1,4 +1,4 @@
-"""Small findings, made in place: real verdicts on drawn scores, and everything else that a report shows."""
+"""Small synthetic findings: real verdicts on random scores, and all other content of a report."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from headtohead.atomic_io import write_json
+from headtohead.json_files import write_json
 from headtohead.verdict.compare import compare_scores
 from headtohead.verdict.scores import Scores
 
-from .typed import typed
+from .make_findings import make_findings
 
 HOSTILE = "</script><b>bold</b>&\"'"
 TOKENS = ["The", "<b>", "people", "."]
-Findings = dict[str, Any]
+RawFindings = dict[str, Any]
 
 
-def audit(name: str, passed: bool | None, *, is_blocking: bool = True) -> dict[str, Any]:
+def make_audit(name: str, passed: bool | None, *, is_blocking: bool = True) -> dict[str, Any]:
     return {
         "name": name,
         "passed": passed,
@@ -31,41 +31,51 @@ def audit(name: str, passed: bool | None, *, is_blocking: bool = True) -> dict[s
     }
 
 
-def build(
-    variants: dict[str, float] | None = None, *, metric: str = "perplexity", failed: dict[str, list[str]] | None = None
-) -> Findings:
-    """Findings of an experiment whose variants differ from the baseline by so much, in loss or in accuracy."""
+def build_raw_findings(
+    variants: dict[str, float] | None = None,
+    *,
+    metric: str = "perplexity",
+    withheld_reasons: dict[str, list[str]] | None = None,
+) -> RawFindings:
+    """Return findings of an experiment whose variants differ from the baseline by given amounts in loss or accuracy."""
     variants = {"alibi": -0.08, HOSTILE: 0.002} if variants is None else variants
     rng = np.random.default_rng(7)
-    seeds, rows = (0, 1, 2), 40
-    noise = rng.normal(0, 0.01, (3, rows))
+    seeds, num_rows = (0, 1, 2), 40
+    noise = rng.normal(0, 0.01, (3, num_rows))
 
-    def scores(shift: float) -> Scores:
+    def draw_scores(shift: float) -> Scores:
         if metric == "accuracy":
-            right = (rng.random((3, rows)) < 0.7 + shift).astype(float)
-            return Scores(seeds, right, np.ones(rows))
-        loss = 6.0 + noise + shift + rng.normal(0, 0.002, (3, rows))
-        return Scores(seeds, 10 * loss, np.full(rows, 10.0))
+            correct = (rng.random((3, num_rows)) < 0.7 + shift).astype(float)
+            return Scores(seeds, correct, np.ones(num_rows))
+        loss = 6.0 + noise + shift + rng.normal(0, 0.002, (3, num_rows))
+        return Scores(seeds, 10 * loss, np.full(num_rows, 10.0))
 
-    every = {"baseline": scores(0.0), **{name: scores(shift) for name, shift in variants.items()}}
-    others = {name: found for name, found in every.items() if name != "baseline"}
-    verdicts = compare_scores(every["baseline"], others, metric=metric, equivalence_margin=0.01, withheld=failed or {})
+    baseline_scores = draw_scores(0.0)
+    variant_scores = {name: draw_scores(shift) for name, shift in variants.items()}
+    scores_by_variant = {"baseline": baseline_scores, **variant_scores}
+    verdicts = compare_scores(
+        baseline_scores, variant_scores, metric=metric, equivalence_margin=0.01, withheld=withheld_reasons or {}
+    )
 
-    def shown(value: float) -> float:
-        return float(np.exp(value)) if metric == "perplexity" else float(value)
+    def to_displayed_score(mean: float) -> float:
+        return float(np.exp(mean)) if metric == "perplexity" else float(mean)
 
     results = {
-        name: {"test": [[s, shown(v)] for s, v in zip(seeds, found.compute_seed_means(), strict=True)]}
-        for name, found in every.items()
+        name: {
+            "test": [
+                [seed, to_displayed_score(mean)] for seed, mean in zip(seeds, scores.compute_seed_means(), strict=True)
+            ]
+        }
+        for name, scores in scores_by_variant.items()
     }
     curves = {
         name: {
             "test": {
-                str(seed): [[step, end * (1 + 8 / (1 + step))] for step in (0, 100, 200, 300, 400)]
-                for seed, end in of["test"]
+                str(seed): [[step, final_score * (1 + 8 / (1 + step))] for step in (0, 100, 200, 300, 400)]
+                for seed, final_score in split_results["test"]
             }
         }
-        for name, of in results.items()
+        for name, split_results in results.items()
     }
     probe = {"prompts": ["We will"], "sentences": {"short": "We will meet."}}
     pairs = {
@@ -106,14 +116,17 @@ def build(
         "scores": results,
         "curves": curves,
         "pairing": pairs,
-        "audits": {name: [audit("cache", True), audit("causality", None)] for name in every},
-        "data_audits": [audit("rows of test in train", False), audit("vocabulary", False, is_blocking=False)],
+        "audits": {name: [make_audit("cache", True), make_audit("causality", None)] for name in scores_by_variant},
+        "data_audits": [
+            make_audit("rows of test in train", False),
+            make_audit("vocabulary", False, is_blocking=False),
+        ],
         "failures": [],
         "samples": {
             name: [{"prompt": "We will", "text": f"go on {HOSTILE} {seed}", "seed": seed} for seed in seeds]
-            for name in every
+            for name in scores_by_variant
         },
-        "sentences": {name: {"short": {"0": 210.5, "1": 190.0}} for name in every},
+        "sentences": {name: {"short": {"0": 210.5, "1": 190.0}} for name in scores_by_variant},
         "published": [
             {
                 "source": "B",
@@ -138,45 +151,45 @@ def build(
 
 
 @pytest.fixture
-def findings() -> Callable[..., Findings]:
-    return build
+def raw_findings() -> Callable[..., RawFindings]:
+    return build_raw_findings
 
 
-def fill(place: Path, found: Findings) -> Path:
-    """An experiment's folder with these findings and a run of each variant that has attention maps."""
-    place.mkdir()
-    for number, name in enumerate(found["audits"]):
+def write_experiment_folder(folder: Path, findings: RawFindings) -> Path:
+    """Write an experiment folder with these findings and a run with attention maps for each variant."""
+    folder.mkdir()
+    for number, name in enumerate(findings["audits"]):
         if "/" in name:  # a name that no folder can have
             continue
-        run = place / name / "seed-0"
+        run = folder / name / "seed-0"
         run.mkdir(parents=True)
         weights = np.tril(np.ones((2, 4, 4), dtype=np.float32))
         weights /= weights.sum(-1, keepdims=True)
         save_file({"before.0": weights, "after.0": weights ** (1 + number)}, run / "maps.safetensors")
         write_json(run / "maps.json", {"text": " ".join(TOKENS), "tokens": TOKENS})
-    write_json(place / "findings.json", typed(found).to_json())
-    return place
+    write_json(folder / "findings.json", make_findings(findings).to_json())
+    return folder
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Callable[[Findings], Path]:
-    return lambda found: fill(tmp_path / "tiny", found)
+def write_folder(tmp_path: Path) -> Callable[[RawFindings], Path]:
+    return lambda findings: write_experiment_folder(tmp_path / "tiny", findings)
 
 
 @pytest.fixture(scope="session")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A page with everything on it. Drawing it takes seconds, so tests that only look at it share one."""
+def report_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A complete report page. Rendering takes seconds, so read-only tests share one."""
     from headtohead import report
 
-    (path,) = report.write(fill(tmp_path_factory.mktemp("report") / "tiny", build()))
+    (path,) = report.write(write_experiment_folder(tmp_path_factory.mktemp("report") / "tiny", build_raw_findings()))
     return path
 
 
-def without_drawings(found: Findings) -> Findings:
-    """The same without what takes long to draw."""
-    return {key: value for key, value in found.items() if key not in ("curves", "scores")}
+def drop_curves_and_scores(findings: RawFindings) -> RawFindings:
+    """Return findings without those that are shown in slow charts."""
+    return {key: value for key, value in findings.items() if key not in ("curves", "scores")}
 
 
 @pytest.fixture
-def plain(findings: Callable[..., Findings]) -> Callable[..., Findings]:
-    return lambda *args, **options: without_drawings(findings(*args, **options))
+def raw_findings_without_curves(raw_findings: Callable[..., RawFindings]) -> Callable[..., RawFindings]:
+    return lambda *args, **options: drop_curves_and_scores(raw_findings(*args, **options))

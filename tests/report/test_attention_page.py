@@ -1,4 +1,4 @@
-"""The page of attention in a real browser: nothing is fetched, a head and a token can be picked, markup is text."""
+"""The attention page in a real browser: no network requests, heads and tokens can be selected, markup is escaped."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,8 @@ import pytest
 
 from headtohead.attention_analysis import page as attention_analysis_page
 from headtohead.attention_analysis.figure import AttentionFigure
-from headtohead.attention_analysis.maps import AttentionCheck, AttentionMaps
+from headtohead.attention_analysis.map_checks import AttentionCheck
+from headtohead.attention_analysis.maps import AttentionMaps
 from headtohead.experiment.schemas import HeadMeasures
 
 pytestmark = pytest.mark.browser
@@ -17,7 +18,7 @@ REAL = 4
 
 
 def made(seed: int) -> np.ndarray[Any, Any]:
-    """Two heads over four tokens, and two places of padding."""
+    """Return two heads over four tokens and two padding positions."""
     weights = np.random.default_rng(seed).random((2, 6, 6)).astype(np.float32)
     weights[:, :, REAL:] = 0
     return weights / weights.sum(-1, keepdims=True)
@@ -56,14 +57,14 @@ BOTH = sheet(panel("before", LAYERS), panel("after", AFTER), panel("after − be
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("attention")
-    found = {"alone": folder / "alone.html", "both": folder / "both.html"}
-    found["alone"].write_text(attention_analysis_page.render_page(ALONE), encoding="utf-8")
-    found["both"].write_text(attention_analysis_page.render_page(BOTH), encoding="utf-8")
-    return found
+    result = {"alone": folder / "alone.html", "both": folder / "both.html"}
+    result["alone"].write_text(attention_analysis_page.render_page(ALONE), encoding="utf-8")
+    result["both"].write_text(attention_analysis_page.render_page(BOTH), encoding="utf-8")
+    return result
 
 
 class Visit:
-    """A page that is open, what it asked for, and what it complained about."""
+    """An open page, its requests, and its console errors."""
 
     def __init__(self, browser: Any, path: Path, width: int = 1280, **how: Any) -> None:
         self.asked: list[str] = []
@@ -81,7 +82,7 @@ class Visit:
         route.continue_() if route.request.url == self.path.as_uri() else route.abort()
 
     def point(self, row: int, column: int, panel: int = 0) -> str:
-        """Point at a cell of the large map; gives what is said."""
+        """Hover over a cell of the large map; return the tooltip."""
         image = self.page.locator(".big image").nth(panel)
         image.scroll_into_view_if_needed()
         box = image.bounding_box()
@@ -123,9 +124,9 @@ def test_hover_click_and_pick_work_and_nothing_is_fetched(
     page.locator(".token", has_text="people").click()
     visit.chosen("“people” (4) looks here")
     painted = page.eval_on_selector_all(".token", "all => all.map((one) => getComputedStyle(one).backgroundColor)")
-    shades = [float(one.rpartition(", ")[2].rstrip(")")) for one in painted]
-    drawn = LAYERS[1][1, 3]
-    assert np.abs(np.array(shades) - 0.75 * np.sqrt(drawn)).max() < 0.02, "as strong as the weight's square root"
+    shades = [float(item.rpartition(", ")[2].rstrip(")")) for item in painted]
+    samples = LAYERS[1][1, 3]
+    assert np.abs(np.array(shades) - 0.75 * np.sqrt(samples)).max() < 0.02, "as strong as the weight's square root"
     visit.leave()
 
 
@@ -173,19 +174,19 @@ def test_everything_can_be_done_with_the_keyboard(browser: Any, written: dict[st
 def test_panels_are_read_together_and_a_difference_has_its_sign(browser: Any, written: dict[str, Path]) -> None:
     visit = Visit(browser, written["both"])
     words = visit.point(2, 1, panel=1).splitlines()
-    one, other = LAYERS[0][0, 2, 1], AFTER[0][0, 2, 1]
-    assert words[1:3] == [f"before: {one:.4f}", f"after: {other:.4f}"]
+    item, other = LAYERS[0][0, 2, 1], AFTER[0][0, 2, 1]
+    assert words[1:3] == [f"before: {item:.4f}", f"after: {other:.4f}"]
     name, _, figure = words[3].rpartition(": ")
     assert name == "after − before"
-    assert abs(float(figure.replace("−", "-")) - (other - one)) < 2e-4
-    assert figure[0] == ("+" if other > one else "−")
+    assert abs(float(figure.replace("−", "-")) - (other - item)) < 2e-4
+    assert figure[0] == ("+" if other > item else "−")
     visit.leave()
 
 
 def test_without_javascript_every_map_is_there(browser: Any, written: dict[str, Path]) -> None:
     visit = Visit(browser, written["alone"], java_script_enabled=False)
     assert visit.page.locator(".thumb img").count() == 4
-    assert all(one.bounding_box()["width"] > 70 for one in visit.page.locator(".thumb img").all())
+    assert all(item.bounding_box()["width"] > 70 for item in visit.page.locator(".thumb img").all())
     assert not visit.page.locator(".closer").is_visible()
     visit.leave()
 

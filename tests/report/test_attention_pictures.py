@@ -1,4 +1,4 @@
-"""Pictures of attention: true to the weights, small enough to travel, and valid whatever a token is."""
+"""Attention pictures: exact weights, small files, and valid output for any token."""
 
 import time
 import xml.etree.ElementTree as ET
@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from headtohead.attention_analysis import figure as attention_figure
-from headtohead.attention_analysis import head_tables, svg
+from headtohead.attention_analysis import head_tables, map_images, svg
 from headtohead.attention_analysis import page as attention_analysis_page
-from headtohead.attention_analysis import pictures as ap
 from headtohead.attention_analysis.maps import AttentionMaps
 from headtohead.errors import RequestError
 from headtohead.experiment.schemas import HeadMeasures
@@ -25,8 +24,8 @@ def weights(heads: int, length: int, *, causal: bool = True, spread: float = 1.0
     scores = np.random.default_rng(length).normal(0, spread, (heads, length, length)).astype(np.float32)
     if causal:
         scores[:, *np.triu_indices(length, 1)] = -np.inf
-    made = np.exp(scores - scores.max(-1, keepdims=True))
-    return made / made.sum(-1, keepdims=True)
+    result = np.exp(scores - scores.max(-1, keepdims=True))
+    return result / result.sum(-1, keepdims=True)
 
 
 def sheet(
@@ -49,7 +48,7 @@ def sheet(
 
 
 def chunk(picture: bytes, kind: bytes) -> np.ndarray[Any, Any]:
-    """The bytes of a chunk, line by line."""
+    """Return the content of a PNG chunk, line by line."""
     side = int.from_bytes(picture[16:20], "big")
     at = picture.index(kind)
     size = int.from_bytes(picture[at - 4 : at], "big")
@@ -58,78 +57,78 @@ def chunk(picture: bytes, kind: bytes) -> np.ndarray[Any, Any]:
     return lines[:, 1:]
 
 
-def read_back(picture: bytes, scale: ap.PixelScale, signed: bool = False) -> np.ndarray[Any, Any]:
-    """As the page's script does it."""
+def read_back(picture: bytes, scale: map_images.PixelScale, signed: bool = False) -> np.ndarray[Any, Any]:
+    """Decode a picture in the same way as the script of the page."""
     counts, top = chunk(picture, b"IDAT").astype(float), 255
-    if scale.fine:
+    if scale.is_16_bit:
         counts, top = 256 * counts + chunk(picture, b"loWB"), 65535
     middle = (top + 1) / 2
     strength = (counts - middle) / (middle - 1) if signed else counts / top
-    return np.sign(strength) * np.abs(strength) ** (1 / scale.power)
+    return np.sign(strength) * np.abs(strength) ** (1 / scale.exponent)
 
 
-@pytest.mark.parametrize("fine", [True, False])
+@pytest.mark.parametrize("is_16_bit", [True, False])
 @pytest.mark.parametrize("length", [2, 16, 200])
-def test_weights_are_read_back_from_a_picture_as_precisely_as_it_says(fine: bool, length: int) -> None:
-    drawn = weights(1, length)[0]
-    scale = ap.PixelScale(ap.choose_exponent(length), fine=fine)
-    error = np.abs(read_back(ap.render_head(drawn, scale), scale) - drawn).max()
+def test_weights_are_read_back_from_a_picture_as_precisely_as_it_says(is_16_bit: bool, length: int) -> None:
+    weight = weights(1, length)[0]
+    scale = map_images.PixelScale(map_images.choose_opacity_exponent(length), is_16_bit=is_16_bit)
+    error = np.abs(read_back(map_images.render_map_png(weight, scale), scale) - weight).max()
     assert 0 < error <= scale.precision
-    assert scale.precision < (1e-4 if fine else 0.02)
+    assert scale.precision < (1e-4 if is_16_bit else 0.02)
 
 
-@pytest.mark.parametrize("fine", [True, False])
-def test_a_difference_keeps_its_sign_and_nothing_is_blank(fine: bool) -> None:
+@pytest.mark.parametrize("is_16_bit", [True, False])
+def test_a_difference_keeps_its_sign_and_nothing_is_blank(is_16_bit: bool) -> None:
     apart = np.array([[0.5, -0.5], [0.0, -0.01]])
-    scale = ap.PixelScale(0.5, fine=fine)
-    found = read_back(ap.render_head(apart, scale, is_difference=True), scale, signed=True)
-    assert np.abs(found - apart).max() <= 2.1 * scale.precision
-    assert found[1, 0] == 0
-    opacity = ap.DIFFERENCE_PALETTE[1]
+    scale = map_images.PixelScale(0.5, is_16_bit=is_16_bit)
+    result = read_back(map_images.render_map_png(apart, scale, is_difference=True), scale, signed=True)
+    assert np.abs(result - apart).max() <= 2.1 * scale.precision
+    assert result[1, 0] == 0
+    opacity = map_images.DIFFERENCE_PALETTE[1]
     assert opacity[128] == 0 and opacity[255] == 255 and opacity[0] >= 254
-    assert len(ap.DIFFERENCE_PALETTE[0]) == 768
+    assert len(map_images.DIFFERENCE_PALETTE[0]) == 768
 
 
 def test_an_even_row_is_drawn_at_a_quarter_whatever_its_length() -> None:
     for length in (16, 64, 1024):
-        assert (1 / length) ** ap.choose_exponent(length) == pytest.approx(0.25)
-    assert ap.choose_exponent(4) == 0.5, "never stronger than the square root"
+        assert (1 / length) ** map_images.choose_opacity_exponent(length) == pytest.approx(0.25)
+    assert map_images.choose_opacity_exponent(4) == 0.5, "never stronger than the square root"
 
 
 def test_pooling_keeps_the_weight_that_is_furthest_from_zero() -> None:
-    drawn = np.zeros((5, 5))
-    drawn[0, 1], drawn[3, 2], drawn[4, 4], drawn[2, 3] = 0.9, -0.7, 0.2, 0.1
-    assert ap.pool_max_abs(drawn, 2).tolist() == [[0.9, 0, 0], [0, -0.7, 0], [0, 0, 0.2]]
-    assert ap.pool_max_abs(drawn, 1) is drawn
+    tensor = np.zeros((5, 5))
+    tensor[0, 1], tensor[3, 2], tensor[4, 4], tensor[2, 3] = 0.9, -0.7, 0.2, 0.1
+    assert map_images.max_pool_by_magnitude(tensor, 2).tolist() == [[0.9, 0, 0], [0, -0.7, 0], [0, 0, 0.2]]
+    assert map_images.max_pool_by_magnitude(tensor, 1) is tensor
 
 
-def test_many_long_maps_are_pooled_until_they_fit_and_the_page_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_long_maps_are_pooled_until_they_fit_and_the_page_states_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention_figure, "MAX_PIXELS", 4 * 20 * 20)
-    made = attention_figure.render_heads(sheet(weights(2, 60), weights(2, 60)))
-    assert made.scale.pool == 3
-    assert chunk(made.heads[0, 1, 1], b"IDAT").shape == (20, 20)
+    heads = attention_figure.render_figure_images(sheet(weights(2, 60), weights(2, 60)))
+    assert heads.scale.pool_size == 3
+    assert chunk(heads.png_by_head[0, 1, 1], b"IDAT").shape == (20, 20)
     page = attention_analysis_page.render_page(sheet(weights(2, 60), weights(2, 60)))
     assert "Each pixel shows the largest of 3 × 3 weights" in page
     assert "Each pixel shows the largest of 3 × 3 weights" in svg.render_svg(sheet(weights(2, 60), weights(2, 60)))
     monkeypatch.setattr(attention_figure, "MAX_TOTAL_BYTES", 2_000)
-    assert attention_figure.render_heads(sheet(weights(2, 60), weights(2, 60))).scale.pool > 3
+    assert attention_figure.render_figure_images(sheet(weights(2, 60), weights(2, 60))).scale.pool_size > 3
 
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_twelve_maps_of_1024_tokens_are_quick_and_small(causal: bool, tmp_path: Path) -> None:
-    """In processor time, so that a busy machine does not count."""
-    shown = sheet(weights(12, 1024, causal=causal, spread=2))
+    """Measured in CPU time, so that load from other processes has no effect."""
+    output = sheet(weights(12, 1024, causal=causal, spread=2))
     for name in ("big.svg", "big.html"):
         began = time.process_time()
-        path = svg.save_figure(shown, tmp_path / name)
+        path = svg.save_figure(output, tmp_path / name)
         assert time.process_time() - began < 10
         assert path.stat().st_size < 15_000_000
-    assert attention_figure.render_heads(shown).scale.pool == 1, "nothing is left out"
+    assert attention_figure.render_figure_images(output).scale.pool_size == 1, "nothing is left out"
 
 
 def test_a_picture_is_valid_xml_whatever_the_tokens_are() -> None:
-    drawn = svg.render_svg(sheet(weights(1, len(HOSTILE)), tokens=HOSTILE))
-    root = ET.fromstring(drawn)
+    samples = svg.render_svg(sheet(weights(1, len(HOSTILE)), tokens=HOSTILE))
+    root = ET.fromstring(samples)
     words = {node.text for node in root.iter("{http://www.w3.org/2000/svg}text")}
     assert {"</script>", "<b>", "&amp;", "��"} <= words
     images = list(root.iter("{http://www.w3.org/2000/svg}image"))
@@ -138,11 +137,11 @@ def test_a_picture_is_valid_xml_whatever_the_tokens_are() -> None:
 
 
 def test_small_multiples_name_layers_and_heads() -> None:
-    drawn = svg.render_svg(sheet(weights(2, 5), weights(2, 5), weights(2, 5)))
-    words = [node.text for node in ET.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]
+    samples = svg.render_svg(sheet(weights(2, 5), weights(2, 5), weights(2, 5)))
+    words = [node.text for node in ET.fromstring(samples).iter("{http://www.w3.org/2000/svg}text")]
     for name in ("layer 1", "layer 2", "layer 3", "head 1", "head 2", "token4"):
         assert name in words
-    assert len(list(ET.fromstring(drawn).iter("{http://www.w3.org/2000/svg}image"))) == 6
+    assert len(list(ET.fromstring(samples).iter("{http://www.w3.org/2000/svg}image"))) == 6
 
 
 def test_one_map_alone_has_every_token_on_both_axes() -> None:
@@ -151,9 +150,9 @@ def test_one_map_alone_has_every_token_on_both_axes() -> None:
 
 
 def test_padding_is_grey_and_named() -> None:
-    drawn = svg.render_svg(sheet(weights(1, 20, causal=False), pads=8))
-    assert drawn.count('fill="#e4e7eb"') == 2
-    assert ">padding</text>" in drawn
+    samples = svg.render_svg(sheet(weights(1, 20, causal=False), pads=8))
+    assert samples.count('fill="#e4e7eb"') == 2
+    assert ">padding</text>" in samples
     assert ">padding</text>" not in svg.render_svg(sheet(weights(1, 20)))
 
 
@@ -164,7 +163,7 @@ def test_every_format_is_written(tmp_path: Path) -> None:
         assert path.read_bytes().startswith(start)
 
 
-def test_another_ending_or_a_folder_is_refused_before_anything_is_drawn(tmp_path: Path) -> None:
+def test_another_ending_or_a_folder_is_rejected_before_anything_is_drawn(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match=r"map\.jpg: unsupported file extension '\.jpg'; did you mean '\.png'\?"):
         check_picture_path(tmp_path / "map.jpg")
     with pytest.raises(RequestError, match="unsupported file extension ''"):
@@ -188,17 +187,17 @@ def test_measures_are_shaded_between_the_least_and_the_most_of_their_column() ->
     heads = [
         HeadMeasures(layer=1, head=h, entropy=e, padding=0.0) for h, e in ((1, 1.0), (2, 3.0), (3, 2.0), (4, None))
     ]
-    table = head_tables.build_measures_table("", heads)
+    table = head_tables.build_head_metrics_table("", heads)
     assert [column.title for column in table.columns] == ["layer.head", "entropy, bits"], "no padding, no column"
     assert [row[1].text for row in table.rows] == ["1.00", "3.00", "2.00", "–"]
     shades = attention_analysis_page.add_shades(table)["shades"]
     assert shades == [["0.000"], ["1.000"], ["0.500"], ["0.000"]]
-    assert head_tables.format_measure("first", -0.00001) == "0.0"
-    assert head_tables.format_measure("rise", -0.25) == "−0.250"
-    assert head_tables.format_measure("rise", None) == "–"
+    assert head_tables.format_metric_value("first", -0.00001) == "0.0"
+    assert head_tables.format_metric_value("rise", -0.25) == "−0.250"
+    assert head_tables.format_metric_value("rise", None) == "–"
 
 
 def test_the_means_of_a_layer_replace_its_heads() -> None:
     heads = [HeadMeasures(layer=layer, head=head, entropy=float(head)) for layer in (1, 2) for head in (1, 2)]
-    table = head_tables.build_measures_table("", heads, by_layer=True)
+    table = head_tables.build_head_metrics_table("", heads, by_layer=True)
     assert [[cell.text for cell in row] for row in table.rows] == [["1", "1.50"], ["2", "1.50"]]

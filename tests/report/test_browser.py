@@ -1,4 +1,4 @@
-"""The page in a real browser: nothing is fetched, nothing complains, markup in names is text, it fits a phone."""
+"""The report page in a real browser: no network requests, no console errors, escaped markup, and a phone layout."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,41 +9,43 @@ import pytest
 from headtohead import report
 
 pytestmark = pytest.mark.browser
-Findings = dict[str, Any]
+RawFindings = dict[str, Any]
 HOSTILE = "</script><b>bold</b>&\"'"
 
 
-def test_the_page_stands_on_its_own_in_a_browser(browser: Any, written: Path) -> None:
-    asked: list[str] = []
-    complaints: list[str] = []
+def test_the_page_makes_no_requests_and_fits_the_screen(browser: Any, report_path: Path) -> None:
+    requested_urls: list[str] = []
+    console_messages: list[str] = []
 
-    def watch(route: Any) -> None:
-        asked.append(route.request.url)
-        route.continue_() if route.request.url == written.as_uri() else route.abort()
+    def record_request(route: Any) -> None:
+        requested_urls.append(route.request.url)
+        route.continue_() if route.request.url == report_path.as_uri() else route.abort()
 
     for width, scheme in ((360, "dark"), (1280, "light")):
         context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme)
-        context.route("**/*", watch)
+        context.route("**/*", record_request)
         page = context.new_page()
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.goto(written.as_uri())
+        page.on("console", lambda message: console_messages.append(message.text))
+        page.on("pageerror", lambda error: console_messages.append(str(error)))
+        page.goto(report_path.as_uri())
         assert HOSTILE in page.locator(".sentence").nth(1).inner_text()
         assert HOSTILE in page.locator("blockquote").first.inner_text()
         assert page.locator("b", has_text="bold").count() == 0
         assert page.evaluate("document.documentElement.scrollWidth") == width, "the page does not scroll sideways"
         layout = "narrow" if width == 360 else "wide"
         assert page.locator(f".chart .{layout}").first.is_visible()
-        ink = page.evaluate("getComputedStyle(document.querySelector('.chart svg text[fill=\"#1f2933\"]')).fill")
-        assert ink == ("rgb(232, 236, 241)" if scheme == "dark" else "rgb(31, 41, 51)")
-        _point(page, layout)
+        label_color = page.evaluate(
+            "getComputedStyle(document.querySelector('.chart svg text[fill=\"#1f2933\"]')).fill"
+        )
+        assert label_color == ("rgb(232, 236, 241)" if scheme == "dark" else "rgb(31, 41, 51)")
+        _check_tooltips(page, layout)
         context.close()
-    assert {url for url in asked if not url.startswith("data:")} == {written.as_uri()}
-    assert complaints == []
+    assert {url for url in requested_urls if not url.startswith("data:")} == {report_path.as_uri()}
+    assert console_messages == []
 
 
-def _point(page: Any, layout: str) -> None:
-    """Pointing at a mark, and at a cell of a map, shows the figures."""
+def _check_tooltips(page: Any, layout: str) -> None:
+    """Check that hovering over a mark or a cell of an attention map shows the values."""
     page.locator(f".chart .{layout} path[aria-roledescription='point']").first.hover(force=True)
     assert "alibi: helped" in page.locator(".tip").inner_text()
     cell = page.locator(".map image").first
@@ -53,12 +55,15 @@ def _point(page: Any, layout: str) -> None:
     assert page.locator(".tip").inner_text() == "<b> (2) looks at The (1): 0.50"
 
 
-def test_paper_shows_what_is_folded_away_on_the_screen(
-    browser: Any, plain: Callable[..., Findings], folder: Callable[[Findings], Path], tmp_path: Path
+def test_collapsed_tables_are_printed(
+    browser: Any,
+    raw_findings_without_curves: Callable[..., RawFindings],
+    write_folder: Callable[[RawFindings], Path],
+    tmp_path: Path,
 ) -> None:
-    (written,) = report.write(folder(plain({"v": -0.08})))
+    (path,) = report.write(write_folder(raw_findings_without_curves({"v": -0.08})))
     page = browser.new_page()
-    page.goto(written.as_uri())
+    page.goto(path.as_uri())
     table = page.locator("#audits details table").first
     assert not table.is_visible()
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
@@ -69,10 +74,10 @@ def test_paper_shows_what_is_folded_away_on_the_screen(
     page.close()
 
 
-def test_without_javascript_the_page_is_whole(browser: Any, written: Path) -> None:
+def test_the_page_is_complete_without_javascript(browser: Any, report_path: Path) -> None:
     context = browser.new_context(java_script_enabled=False, viewport={"width": 1280, "height": 800})
     page = context.new_page()
-    page.goto(written.as_uri())
+    page.goto(report_path.as_uri())
     assert page.locator(".sentence").first.is_visible()
     assert page.locator(".chart .wide svg").first.bounding_box()["width"] > 400
     context.close()

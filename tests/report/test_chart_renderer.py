@@ -1,4 +1,4 @@
-"""Charts are rendered in a child process, and its death costs one chart."""
+"""Charts are rendered in a child process; if it dies, only one chart is lost."""
 
 import os
 import signal

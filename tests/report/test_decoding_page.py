@@ -1,4 +1,4 @@
-"""The page of a decoding comparison, made from real comparisons of small made-up texts."""
+"""The page of a decoding comparison, built from real comparisons of small synthetic texts."""
 
 import csv
 import io
@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from headtohead.atomic_io import write_json
 from headtohead.decoding_comparison import charts, tables, terminal
 from headtohead.decoding_comparison import page as decoding_comparison_page
 from headtohead.decoding_comparison import phrasing as say
-from headtohead.decoding_comparison.compare import (
+from headtohead.decoding_comparison.results import DecodingResults, read_results
+from headtohead.decoding_comparison.strategy_statistics import (
     ScoredContinuation,
     compare_strategies,
     compute_prompt_ratios,
@@ -24,9 +24,9 @@ from headtohead.decoding_comparison.compare import (
     estimate_metrics,
     list_metrics,
 )
-from headtohead.decoding_comparison.results import DecodingResults, read_results
 from headtohead.errors import RunFolderError
 from headtohead.generation.likelihood import Likelihood
+from headtohead.json_files import write_json
 from headtohead.presentation import chart as presentation_chart
 
 JsonDict = dict[str, Any]
@@ -77,7 +77,7 @@ def build_results(
 ) -> DecodingResults:
     ratios_by_strategy = {}
     for name in TEXTS:
-        continuations = [item for item in make_samples(name, scored=scoring_model) if item.prompt < prompts]
+        continuations = [item for item in make_samples(name, scored=scoring_model) if item.prompt_index < prompts]
         ratios_by_strategy[name] = compute_prompt_ratios(continuations, prompts, [HUMAN_TEXT] * prompts)
     human_likelihood = Likelihood(20.0, 8, 16)
     human_ratios = compute_prompt_ratios(
@@ -139,7 +139,7 @@ def build_results(
 
 def make_sample_record(strategy: str, continuation: ScoredContinuation, **changes: Any) -> JsonDict:
     settings = {"model": "abc", "seed": 0, "max_new_tokens": 8, "strategy": strategy}
-    sample = {"prompt": f"Ryan {continuation.prompt} {HOSTILE}", "sample": continuation.sample}
+    sample = {"prompt": f"Ryan {continuation.prompt_index} {HOSTILE}", "sample": continuation.sample_index}
     return {**settings, **sample, "text": continuation.text, **changes}
 
 
@@ -150,7 +150,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [make_sample_record(name, sample) for name in TEXTS for sample in make_samples(name, scored=False)]
     stale = make_sample_record("sample", make_samples("sample", scored=False)[0], text=" OF ANOTHER SEED", seed=1)
     (path / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [*lines, stale]))
-    decoding_comparison_page.write_report(path)
+    decoding_comparison_page.write_decoding_report(path)
     return path
 
 
@@ -191,7 +191,7 @@ def test_without_scoring_model_human_text_or_sweep_the_page_is_complete() -> Non
     sweep: JsonDict = {"samples": 3, "points": []}
     empty: JsonDict = {"traces": [], "limit_checks": [], "sweep": sweep}
     results = build_results(scoring_model=False, human=False, prompts=1, **empty)
-    page = decoding_comparison_page.render_report(results, [], "html")
+    page = decoding_comparison_page.render_decoding_report(results, [], "html")
     assert "No scoring model was given." in page
     assert "bits per byte, scoring model" not in page
     assert "an interval needs more prompts" in page
@@ -200,7 +200,7 @@ def test_without_scoring_model_human_text_or_sweep_the_page_is_complete() -> Non
         assert f'<section id="{name}">' not in page
 
 
-def test_a_folder_of_another_kind_is_refused(tmp_path: Path) -> None:
+def test_a_folder_of_another_kind_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match=r"decoding\.json: no such file"):
         read_results(tmp_path)
     write_json(tmp_path / "decoding.json", {"schema_version": 99})
@@ -209,12 +209,12 @@ def test_a_folder_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 
 def test_verdicts_compare_the_other_strategies_with_the_baseline() -> None:
-    verdicts = decoding_comparison_page.build_verdicts(build_results())
+    verdicts = say.build_verdict_cards(build_results())
     assert list(verdicts) == ["greedy", "top-k=3"]
     first = verdicts["greedy"][0]
     assert first.outcome == "helped"
     assert first.summary.startswith("perplexity 9")
-    assert "lower (95\u00a0% interval" in first.summary
+    assert "lower (98.3\u00a0% confidence interval" in first.summary
     outcomes = {card.summary.split()[0]: card.outcome for card in verdicts["greedy"]}
     assert outcomes["distinct-2"] == "hurt"
 
@@ -236,24 +236,25 @@ def test_the_tables_say_what_the_figures_are() -> None:
 
 
 def test_other_formats_hold_the_same(folder: Path) -> None:
-    written = {
-        path.name: path for path in decoding_comparison_page.write_report(folder, ["md", "pdf", "csv", "chart-svg"])
+    text = {
+        path.name: path
+        for path in decoding_comparison_page.write_decoding_report(folder, ["md", "pdf", "csv", "chart-svg"])
     }
-    assert "| perplexity |" in written["report.md"].read_text()
-    assert written["report.pdf"].read_bytes().startswith(b"%PDF")
-    rows = list(csv.DictReader(io.StringIO(written["tests.csv"].read_text())))
+    assert "| perplexity |" in text["report.md"].read_text()
+    assert text["report.pdf"].read_bytes().startswith(b"%PDF")
+    rows = list(csv.DictReader(io.StringIO(text["tests.csv"].read_text())))
     assert {row["verdict"] for row in rows} <= {"helped", "hurt", "no practical difference", "cannot tell"}
     assert {"interval_low", "interval_high"} <= set(rows[0])
-    assert ET.parse(written["tradeoff.svg"]).getroot().tag.endswith("svg")
+    assert ET.parse(text["tradeoff.svg"]).getroot().tag.endswith("svg")
 
 
 # ---- charts
 
 
 def test_every_chart_is_sound_vega_lite() -> None:
-    made = charts.build_charts(build_results())
-    assert [chart.name for chart in made] == ["metrics", "tradeoff", "trace-top-k=3", "trace-beam=2"]
-    for chart in made:
+    result = charts.build_charts(build_results())
+    assert [chart.name for chart in result] == ["metrics", "tradeoff", "trace-top-k=3", "trace-beam=2"]
+    for chart in result:
         for layout in ("wide", "narrow"):
             chart.build(layout, presentation_chart.ChartDatasets()).to_dict(validate=True)
 
@@ -271,9 +272,9 @@ def test_a_trace_is_drawn_to_scale_with_what_became_of_each_token() -> None:
 
 def test_marks_stand_where_their_figures_are() -> None:
     results = build_results()
-    drawn = charts.build_interval_chart(results).to_vega_lite()
+    samples = charts.build_interval_chart(results).to_vega_lite()
     rows = [
-        row for sheet in drawn["datasets"].values() for row in sheet if row.get("tip", "").startswith("greedy: perp")
+        row for sheet in samples["datasets"].values() for row in sheet if row.get("tip", "").startswith("greedy: perp")
     ]
     estimate = results.estimates["greedy"]["perplexity"]
     low, high = estimate.interval or (None, None)
@@ -284,7 +285,7 @@ def test_marks_stand_where_their_figures_are() -> None:
     ("token", "shown"), [(" the", "␣the"), ("\n\n", "↵↵"), ("\x03", "␃"), ("\ufffe", "U+FFFE"), ("", "∅"), ("é", "é")]
 )
 def test_what_has_no_look_is_made_visible(token: str, shown: str) -> None:
-    assert say.format_token(token) == shown
+    assert say.format_trace_token(token) == shown
 
 
 @pytest.mark.parametrize(
@@ -297,18 +298,18 @@ def test_what_has_no_look_is_made_visible(token: str, shown: str) -> None:
         ("points", [0.0, 0.0], "no width"),
     ],
 )
-def test_intervals_in_words(kind: str, interval: list[Any], words: str) -> None:
-    assert say.describe_change_interval(kind, interval) == words
+def test_intervals_as_sentences(kind: str, interval: list[Any], words: str) -> None:
+    assert say.describe_metric_change_interval(kind, interval) == words
 
 
 def test_the_terminal_fits_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    terminal.print_comparison(build_results(notes=["A note."]), "here", "here/report.html")
-    shown = capsys.readouterr().out
-    assert max(map(len, shown.splitlines())) <= 80
-    assert "perplexity" in shown and "self-BLEU" in shown
-    assert "limit checks: 1 of 2 passed" in shown
-    assert "A note." in shown
+    terminal.print_decoding_comparison(build_results(notes=["A note."]), "here", "here/report.html")
+    output = capsys.readouterr().out
+    assert max(map(len, output.splitlines())) <= 80
+    assert "perplexity" in output and "self-BLEU" in output
+    assert "limit checks: 1 of 2 passed" in output
+    assert "A note." in output
 
 
 @pytest.mark.browser
@@ -319,13 +320,13 @@ def test_the_page_stands_on_its_own_in_a_browser(folder: Path) -> None:
     driver = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
     address = (folder / "report.html").as_uri()
-    asked: list[str] = []
+    requests: list[str] = []
     complaints: list[str] = []
     with driver.sync_playwright() as play:
         browser = play.chromium.launch(executable_path=chromium, args=flags)
         for width, scheme in ((360, "dark"), (1280, "light")):
             page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
-            page.on("request", lambda request: asked.append(request.url))
+            page.on("request", lambda request: requests.append(request.url))
             page.on("console", lambda message: complaints.append(message.text))
             page.goto(address)
             assert page.evaluate("document.documentElement.scrollWidth") == width
@@ -334,5 +335,5 @@ def test_the_page_stands_on_its_own_in_a_browser(folder: Path) -> None:
             assert "greedy: perplexity" in page.locator(".tip").inner_text()
             page.close()
         browser.close()
-    assert set(asked) == {address}
+    assert set(requests) == {address}
     assert complaints == []

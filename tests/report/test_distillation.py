@@ -1,4 +1,4 @@
-"""The teacher beside its students."""
+"""The report section on a teacher and its students."""
 
 import math
 
@@ -9,13 +9,13 @@ from headtohead.report import page
 from headtohead.report.context import ReportContext
 from headtohead.report.documents import render_markdown_document
 
-from .typed import MEASURE, typed
+from .make_findings import MEASURE, make_findings
 
 
 @pytest.mark.parametrize(("of_teacher", "behind"), [(250.0, False), (350.0, True)])
-def test_a_teacher_that_is_behind_its_student_is_said_aloud(of_teacher: float, behind: bool):
-    shown = tables.build_teacher_table(
-        typed(
+def test_a_teacher_that_is_behind_its_student_is_reported(of_teacher: float, behind: bool):
+    teacher_table = tables.build_teacher_table(
+        make_findings(
             {
                 "teacher": {"parameters": 2000, "scores": {"obama": {"loss": math.log(of_teacher), "count": 10}}},
                 "pairing": {"logits": {"parameters": [500, 500]}},
@@ -24,8 +24,8 @@ def test_a_teacher_that_is_behind_its_student_is_said_aloud(of_teacher: float, b
             }
         )
     )
-    assert [row[2].text for row in shown.rows] == [f"{of_teacher:,.1f}", "299.8", "280.0"]  # geometric means
-    assert ("worse than the student" in shown.caption) is behind
+    assert [row[2].text for row in teacher_table.rows] == [f"{of_teacher:,.1f}", "299.8", "280.0"]  # geometric means
+    assert ("worse than the student" in teacher_table.caption) is behind
 
 
 def test_at_80_columns_no_word_is_broken(monkeypatch, capsys):
@@ -41,7 +41,7 @@ def test_at_80_columns_no_word_is_broken(monkeypatch, capsys):
         "claims": [],
         "signature": "rouge",
     }
-    terminal.print_distillation(typed({"summarization": summarization}))
+    terminal.print_distillation(make_findings({"summarization": summarization}))
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     words = {word for line in lines for word in line.split()}
@@ -50,7 +50,7 @@ def test_at_80_columns_no_word_is_broken(monkeypatch, capsys):
 
 def pair(who: str, against: str, word: str, effect: float, measure: str = "rouge-1") -> dict[str, object]:
     interval = [effect - 0.02, effect + 0.02]
-    found = {
+    result = {
         "metric": measure,
         "system": who,
         "reference": against,
@@ -58,7 +58,7 @@ def pair(who: str, against: str, word: str, effect: float, measure: str = "rouge
         "effect": effect,
         "interval": interval,
     }
-    return {**found, "seeds": 3, "examples": 199, "bootstrap": {"interval": interval}}
+    return {**result, "seeds": 3, "examples": 199, "bootstrap": {"interval": interval}}
 
 
 CONTEST = {
@@ -81,27 +81,30 @@ VERDICT = {
 
 
 def test_summaries_are_judged_by_rouge_before_perplexity():
-    said = [
-        row.summary.replace("\u00a0", " ") for row in tables.build_headline_verdicts(typed({"summarization": CONTEST}))
+    output = [
+        row.summary.replace("\u00a0", " ")
+        for row in tables.build_rouge_verdict_cards(make_findings({"summarization": CONTEST}))
     ]
-    behind, ahead, far = said
+    behind, ahead, far = output
     assert behind == (
         "Student, distilled compared with student trained on human summaries: cannot tell. ROUGE-1 0.0050 lower "
-        "(95 % interval −0.0250 to +0.0150; 3 seeds, 199 documents)."
+        "(95 % confidence interval −0.0250 to +0.0150; 3 seeds, 199 documents)."
     )
     assert ahead.startswith(
-        "Student trained on human summaries scores higher than teacher: ROUGE-1 0.0842 higher (95 % interval +0"
+        "Student trained on human summaries scores higher than teacher: ROUGE-1 0.0842 higher (95 % confidence interval"
     )
-    assert far.startswith("Student, distilled scores lower than teacher: ROUGE-1 0.1000 lower (95 % interval −0.1200")
+    assert far.startswith(
+        "Student, distilled scores lower than teacher: ROUGE-1 0.1000 lower (95 % confidence interval −0.1200"
+    )
     findings = {"summarization": CONTEST, "verdicts": [VERDICT], "metric": "perplexity"}
-    written = render_markdown_document(ReportContext(typed(findings)))
-    assert written.index("ROUGE-1") < written.index("perplexity")
+    markdown_document = render_markdown_document(ReportContext(make_findings(findings)))
+    assert markdown_document.index("ROUGE-1") < markdown_document.index("perplexity")
 
 
 def test_the_page_leads_with_what_each_writes():
-    shown = page.render_page(typed({"summarization": CONTEST, "verdicts": [VERDICT], "metric": "perplexity"}))
-    assert "Based on ROUGE-1 of the summaries of 199 held-out documents, 3 seeds." in shown
-    assert shown.index('id="headline"') < shown.index("By perplexity") < shown.index("distilled hurt: perplexity")
-    plain = page.render_page(typed({"verdicts": [VERDICT], "metric": "perplexity"}))
+    output = page.render_page(make_findings({"summarization": CONTEST, "verdicts": [VERDICT], "metric": "perplexity"}))
+    assert "Based on ROUGE-1 of the summaries of 199 held-out documents, 3 seeds." in output
+    assert output.index('id="headline"') < output.index("By perplexity") < output.index("distilled hurt: perplexity")
+    plain = page.render_page(make_findings({"verdicts": [VERDICT], "metric": "perplexity"}))
     assert 'id="headline"' not in plain and "By perplexity" not in plain
-    assert tables.build_headline_verdicts(typed({"verdicts": [VERDICT]})) == []
+    assert tables.build_rouge_verdict_cards(make_findings({"verdicts": [VERDICT]})) == []

@@ -58,7 +58,7 @@ def test_half_an_interval_is_shown_with_at_least_one_digit(middle: float, half: 
     ("metric", "matters", "shown"),
     [("perplexity", 0.01, f"±1{NBSP}%"), ("accuracy", 0.01, f"±1{NBSP}point"), ("accuracy", 0.02, f"±2{NBSP}points")],
 )
-def test_the_band_is_named_in_the_reader_s_unit(metric: str, matters: float, shown: str) -> None:
+def test_the_band_is_reported_in_the_reader_s_unit(metric: str, matters: float, shown: str) -> None:
     assert number_format.format_margin(metric, matters) == shown
 
 

@@ -1,4 +1,4 @@
-"""Loss and accuracy in one picture, and variants judged among themselves."""
+"""The chart of loss and accuracy, and comparisons between variants."""
 
 import json
 import re
@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from headtohead.report import fit_chart, page, sections
+from headtohead.report import page, sections
+from headtohead.report.charts import learning_curves
 from headtohead.report.sections import comparisons
 
-from .typed import typed
+from .make_findings import make_findings
 
 
 def line(*values: float) -> list[list[float]]:
@@ -55,47 +56,47 @@ def found() -> dict[str, Any]:
 
 
 def test_train_and_validation_loss_and_accuracy_stand_in_one_picture(found):
-    made = fit_chart.build_fit_chart(typed(found))
-    assert made is not None
-    points = fit_chart.compute_curve_points(typed(found), "baseline", "loss", "train")
+    result = learning_curves.build_classifier_fit_chart(make_findings(found))
+    assert result is not None
+    points = learning_curves.compute_fit_curve(make_findings(found), "baseline", "loss", "train")
     assert [(p.step, p.mean, p.low, p.high, p.seeds) for p in points][1] == (10, 0.45, 0.4, 0.5, 2)
-    assert fit_chart.get_selected_step(typed(found), "baseline") == 10
-    assert "baseline: final accuracy train 90.0\u00a0%, validation 60.0\u00a0%, weights of step 10." in made.alt_text
-    drawn = made.to_vega_lite()
-    assert len(drawn["concat"]) == 4  # two variants, loss and accuracy
-    svg = made.to_svg()
+    assert learning_curves.get_median_selected_step(make_findings(found), "baseline") == 10
+    assert "baseline: final accuracy train 90.0\u00a0%, validation 60.0\u00a0%, weights of step 10." in result.alt_text
+    samples = result.to_vega_lite()
+    assert len(samples["concat"]) == 4  # two variants, loss and accuracy
+    svg = result.to_svg()
     assert svg.count("baseline, validation, step 20: loss 0.900") == 1
-    assert made.to_svg("narrow").startswith("<svg")
+    assert result.to_svg("narrow").startswith("<svg")
 
 
 def test_there_is_no_picture_without_validation_or_for_a_language_model(found):
     del found["loss_curves"]["baseline"]["validation"]  # the two share theirs
-    assert fit_chart.build_fit_chart(typed(found)) is None
-    assert fit_chart.build_fit_chart(typed({**found, "metric": "perplexity"})) is None
-    assert fit_chart.build_fit_chart(typed({})) is None
+    assert learning_curves.build_classifier_fit_chart(make_findings(found)) is None
+    assert learning_curves.build_classifier_fit_chart(make_findings({**found, "metric": "perplexity"})) is None
+    assert learning_curves.build_classifier_fit_chart(make_findings({})) is None
 
 
 def test_each_comparison_has_a_picture_its_verdicts_and_what_it_teaches(found):
-    made = comparisons.build_comparison_charts(typed(found))
-    assert [(one.name, one.title.partition(":")[0]) for one in made] == [
+    comparison_charts = comparisons.build_comparison_charts(make_findings(found))
+    assert [(chart.name, chart.title.partition(":")[0]) for chart in comparison_charts] == [
         ("comparison-1", "At one rate"),
         ("comparison-2", "Own rates"),
     ]
-    names = [one.name for one in sections.build_charts(typed(found))]
+    names = [chart.name for chart in sections.build_charts(make_findings(found))]
     assert names[:3] == ["forest", "comparison-1", "comparison-2"] and "fit" in names
-    table = next(one for one in sections.build_tables(typed(found)) if one.name == "comparisons")
+    table = next(chart for chart in sections.build_tables(make_findings(found)) if chart.name == "comparisons")
     assert [[cell.text for cell in row][:4] for row in table.rows] == [
         ["At one rate", "sgd", "baseline", "hurt"],
         ["Own rates", "sgd-own", "adamw-own", "hurt"],
     ]
-    html = page.render_page(typed(found))
+    html = page.render_page(make_findings(found))
     section = re.search(r'<section id="comparisons">(.*?)</section>', html, flags=re.DOTALL)
     assert section is not None
-    for said in ("The rate speaks.", "sgd-own moved by -0.012.", "Change relative to adamw-own"):
-        assert said in section[1]
+    for output in ("The rate speaks.", "sgd-own moved by -0.012.", "Change relative to adamw-own"):
+        assert output in section[1]
     assert section[1].count("<figure>") == 2 and "Nothing ran" not in section[1]
     json.loads(json.dumps(found))
 
 
 def test_a_report_without_comparisons_has_no_such_section(found):
-    assert 'id="comparisons"' not in page.render_page(typed({**found, "comparisons": []}))
+    assert 'id="comparisons"' not in page.render_page(make_findings({**found, "comparisons": []}))

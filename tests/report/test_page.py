@@ -9,14 +9,14 @@ import pytest
 
 from headtohead.report import notebook, page
 
-from .typed import typed
+from .make_findings import make_findings
 
-Findings = dict[str, Any]
+RawFindings = dict[str, Any]
 HOSTILE = "</script><b>bold</b>&\"'"
 
 
-class Reader(HTMLParser):
-    """What a browser would find: elements with their attributes, headings, and the text in between."""
+class PageParser(HTMLParser):
+    """HTML parser that collects elements with their attributes, headings and text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -42,25 +42,25 @@ class Reader(HTMLParser):
         if not {"script", "style"} & set(self.inside):
             self.words += data
 
-    def all(self, tag: str) -> list[dict[str, str | None]]:
+    def find_all(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.elements if name == tag]
 
 
 @pytest.fixture
-def text(written: Path) -> str:
-    return written.read_text()
+def text(report_path: Path) -> str:
+    return report_path.read_text()
 
 
-def test_the_page_needs_nothing_from_anywhere(text: str) -> None:
-    found = Reader(text)
-    assert not {tag for tag, _ in found.elements} & {"link", "iframe", "object", "embed", "base", "form"}
-    assert all("src" not in attributes for _, attributes in found.elements)
-    links = [value for _, attributes in found.elements for key, value in attributes.items() if key.endswith("href")]
+def test_the_page_loads_nothing_from_other_places(text: str) -> None:
+    result = PageParser(text)
+    assert not {tag for tag, _ in result.elements} & {"link", "iframe", "object", "embed", "base", "form"}
+    assert all("src" not in attributes for _, attributes in result.elements)
+    links = [value for _, attributes in result.elements for key, value in attributes.items() if key.endswith("href")]
     assert links
     assert all(str(link).startswith(("#", "data:image/png;base64,")) for link in links)
     assert "url(" not in re.sub(r"url\(#[\w-]+\)", "", text)
     assert "@import" not in text
-    (policy,) = [m["content"] for m in found.all("meta") if m.get("http-equiv") == "Content-Security-Policy"]
+    (policy,) = [m["content"] for m in result.find_all("meta") if m.get("http-equiv") == "Content-Security-Policy"]
     assert str(policy).startswith("default-src 'none';")
 
 
@@ -69,12 +69,13 @@ def test_the_page_is_small(text: str) -> None:
 
 
 def test_sections_come_in_the_order_in_which_they_are_read(text: str) -> None:
-    assert Reader(text).headings == [
+    assert PageParser(text).headings == [
         "Does ALiBi help <here>?",
         "Verdicts1 helped, 1 no practical difference",
         "Changed settings",
         "Scores",
         "Training",
+        "Seed by seed",
         "Samples",
         "Probe sentences",
         "Attention maps before and after training",
@@ -87,37 +88,37 @@ def test_sections_come_in_the_order_in_which_they_are_read(text: str) -> None:
     ]
 
 
-def test_every_verdict_is_there_as_a_sentence(text: str, findings: Callable[..., Findings]) -> None:
-    words = Reader(text).words
-    for row in findings()["verdicts"]:
+def test_the_page_contains_the_sentence_of_every_verdict(text: str, raw_findings: Callable[..., RawFindings]) -> None:
+    words = PageParser(text).words
+    for row in raw_findings()["verdicts"]:
         assert row["summary"] in words
 
 
-def test_what_users_and_models_wrote_is_text_and_never_markup(text: str) -> None:
-    found = Reader(text)
-    assert found.words.count(HOSTILE) > 5
+def test_text_of_users_and_models_is_never_markup(text: str) -> None:
+    result = PageParser(text)
+    assert result.words.count(HOSTILE) > 5
     assert "bold" not in re.findall(r"<b>(\w+)</b>", text)
-    assert len(found.all("script")) == 2
-    assert not [tag for tag, attributes in found.elements if any(key.startswith("on") for key in attributes)]
+    assert len(result.find_all("script")) == 2
+    assert not [tag for tag, attributes in result.elements if any(key.startswith("on") for key in attributes)]
 
 
-def test_the_findings_travel_with_the_page(text: str, findings: Callable[..., Findings]) -> None:
+def test_the_page_contains_the_findings_as_json(text: str, raw_findings: Callable[..., RawFindings]) -> None:
     (data,) = re.findall(r'<script type="application/json" id="findings">(.*?)</script>', text)
     assert "<" not in data
-    assert json.loads(data) == typed(findings()).to_json()
+    assert json.loads(data) == make_findings(raw_findings()).to_json()
 
 
-def test_every_picture_has_words_and_every_table_a_caption(text: str) -> None:
-    found = Reader(text)
-    pictures = [a for _, a in found.elements if a.get("role") == "img"]
+def test_every_picture_has_a_text_alternative_and_every_table_a_caption(text: str) -> None:
+    result = PageParser(text)
+    pictures = [a for _, a in result.elements if a.get("role") == "img"]
     assert len(pictures) >= 4 + 4
     assert all(len(str(a.get("aria-label"))) > 40 for a in pictures)
-    assert len(found.all("caption")) == len(found.all("table"))
-    assert [a for a in found.all("html") if a.get("lang") == "en"]
-    assert all(a.get("scope") in ("col", "row") for a in found.all("th"))
+    assert len(result.find_all("caption")) == len(result.find_all("table"))
+    assert [a for a in result.find_all("html") if a.get("lang") == "en"]
+    assert all(a.get("scope") in ("col", "row") for a in result.find_all("th"))
 
 
-def test_charts_follow_the_dark_in_every_colour_they_use(text: str) -> None:
+def test_every_chart_color_has_a_dark_mode_counterpart(text: str) -> None:
     from headtohead.presentation import style
 
     for light, dark in style.DARK_MODE_COLORS.items():
@@ -126,31 +127,33 @@ def test_charts_follow_the_dark_in_every_colour_they_use(text: str) -> None:
     assert "@media print" in text
 
 
-def test_the_same_findings_give_the_same_page(findings: Callable[..., Findings]) -> None:
-    found = {"curves": findings({"v": 0.1})["curves"]}
-    assert page.render_page(typed(found)) == page.render_page(typed(found)), "clip paths are counted anew for each page"
+def test_the_same_findings_give_the_same_page(raw_findings: Callable[..., RawFindings]) -> None:
+    result = {"curves": raw_findings({"v": 0.1})["curves"]}
+    assert page.render_page(make_findings(result)) == page.render_page(make_findings(result)), (
+        "clip paths are counted anew for each page"
+    )
 
 
 def test_ids_are_unique(text: str) -> None:
-    ids = [a["id"] for _, a in Reader(text).elements if "id" in a]
+    ids = [a["id"] for _, a in PageParser(text).elements if "id" in a]
     assert len(ids) == len(set(ids))
 
 
-def test_verdicts_alone_make_a_page(findings: Callable[..., Findings]) -> None:
-    rows = findings({"v": 0.05}, metric="accuracy")["verdicts"]
-    found = Reader(page.render_page(typed({"verdicts": rows})))
-    assert found.headings == ["Did it help?", "Verdict", "How to reproduce"]
-    assert "accuracy" in found.words
+def test_verdicts_alone_make_a_page(raw_findings: Callable[..., RawFindings]) -> None:
+    rows = raw_findings({"v": 0.05}, metric="accuracy")["verdicts"]
+    result = PageParser(page.render_page(make_findings({"verdicts": rows})))
+    assert result.headings == ["Did it help?", "Verdict", "How to reproduce"]
+    assert "accuracy" in result.words
 
 
-def test_warnings_stand_before_the_verdicts(plain: Callable[..., Findings]) -> None:
-    found = plain({"v": 0.05, "w": 0.0})
-    found["rows"] = "unseen"
-    found["failures"] = [{"variant": "v", "seed": 2, "message": "the worker was killed"}]
-    found["pairing"]["w"]["equal_tensors"] = 1
-    found["pairing"]["v"]["changes_multiple_settings"] = True
-    found["audits"]["v"][0]["passed"] = False
-    words = Reader(page.render_page(typed(found))).words
+def test_warnings_precede_the_verdicts(raw_findings_without_curves: Callable[..., RawFindings]) -> None:
+    result = raw_findings_without_curves({"v": 0.05, "w": 0.0})
+    result["rows"] = "unseen"
+    result["failures"] = [{"variant": "v", "seed": 2, "message": "the worker was killed"}]
+    result["pairing"]["w"]["equal_tensors"] = 1
+    result["pairing"]["v"]["changes_multiple_settings"] = True
+    result["audits"]["v"][0]["passed"] = False
+    words = PageParser(page.render_page(make_findings(result))).words
     top = words.split("Verdicts")[0]
     assert "The verdict uses unseen rows only" in top
     assert "1 trial has no result" in top
@@ -160,51 +163,53 @@ def test_warnings_stand_before_the_verdicts(plain: Callable[..., Findings]) -> N
     assert words.index("procedure of cache") < words.index("baseline: 1 passed, 1 does not apply")
 
 
-def test_a_classifier_s_page_shows_which_class_is_taken_for_which(plain: Callable[..., Findings]) -> None:
-    found = plain({"v": 0.05}, metric="accuracy")
-    found |= {"confusion": {"labels": ["<i>", "b"], "matrices": {"v": [[3, 1], [0, 4]]}}}
-    text = page.render_page(typed(found))
-    assert "Confusion matrices" in Reader(text).headings
+def test_a_classifier_s_page_shows_confusion_matrices(raw_findings_without_curves: Callable[..., RawFindings]) -> None:
+    result = raw_findings_without_curves({"v": 0.05}, metric="accuracy")
+    result |= {"confusion": {"labels": ["<i>", "b"], "matrices": {"v": [[3, 1], [0, 4]]}}}
+    text = page.render_page(make_findings(result))
+    assert "Confusion matrices" in PageParser(text).headings
     assert "--share: 0.750" in text
-    assert "predicted <i>" in Reader(text).words
+    assert "predicted <i>" in PageParser(text).words
 
 
-class Result(notebook.NotebookReportMixin):
-    """Something with findings."""
+class ResultWithFindings(notebook.NotebookReportMixin):
+    """An object with findings."""
 
-    def __init__(self, found: Findings, folder: Path | None = None) -> None:
-        self.found, self.folder = found, folder
+    def __init__(self, findings: RawFindings, folder: Path | None = None) -> None:
+        self.findings, self.folder = findings, folder
 
     def shown_findings(self) -> Any:
-        return typed(self.found)
+        return make_findings(self.findings)
 
     def shown_folder(self) -> Path | None:
         return self.folder
 
 
 def test_a_notebook_shows_the_report_without_touching_the_rest_of_its_page(
-    plain: Callable[..., Findings], folder: Callable[[Findings], Path]
+    raw_findings_without_curves: Callable[..., RawFindings], write_folder: Callable[[RawFindings], Path]
 ) -> None:
-    found = plain({"v": -0.08})
-    bundle = Result(found, folder(found))._repr_mimebundle_()
+    result = raw_findings_without_curves({"v": -0.08})
+    bundle = ResultWithFindings(result, write_folder(result))._repr_mimebundle_()
     assert bundle["text/plain"].splitlines()[0] == "Does ALiBi help <here>?"
     assert bundle["text/plain"].splitlines()[1].startswith("  v helped: ")
     html = bundle["text/html"]
-    assert "Attention maps before and after training" in Reader(html).headings
-    assert not {tag for tag, _ in Reader(html).elements} & {"html", "body", "head", "meta"}
+    assert "Attention maps before and after training" in PageParser(html).headings
+    assert not {tag for tag, _ in PageParser(html).elements} & {"html", "body", "head", "meta"}
     (style,) = re.findall(r"<style>(.*?)</style>", html, re.DOTALL)
     selectors = [line.split("{")[0].strip() for line in style.splitlines() if "{" in line and "@media" not in line]
     assert selectors
-    assert all(one.startswith(".h2h") for selector in selectors for one in re.split(r", (?=\.)", selector))
+    assert all(item.startswith(".h2h") for selector in selectors for item in re.split(r", (?=\.)", selector))
 
 
-def test_charts_display_by_themselves(findings: Callable[..., Findings]) -> None:
-    shown = notebook.build_notebook_charts(typed({"verdicts": findings({"v": -0.08})["verdicts"]}))
-    bundle = shown["forest"]._repr_mimebundle_()
+def test_charts_display_themselves_in_notebooks(raw_findings: Callable[..., RawFindings]) -> None:
+    notebook_charts = notebook.build_notebook_charts(
+        make_findings({"verdicts": raw_findings({"v": -0.08})["verdicts"]})
+    )
+    bundle = notebook_charts["forest"]._repr_mimebundle_()
     assert bundle["image/svg+xml"].startswith("<svg")
     assert "v: helped" in bundle["text/plain"]
 
 
-def test_something_without_findings_says_so() -> None:
+def test_a_mixin_without_findings_is_reported() -> None:
     with pytest.raises(NotImplementedError, match=r"NotebookReportMixin does not implement shown_findings\(\)"):
         notebook.NotebookReportMixin()._repr_html_()

@@ -1,4 +1,4 @@
-"""The user's own text: placed beside figures, in the same order in every format, and never interpreted as markup."""
+"""The user's own text appears next to the charts, in the same order in every format, and its markup is escaped."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,9 +6,9 @@ from typing import Any, get_args
 
 import pytest
 
-from headtohead.config.report_text import ReportSection
+from headtohead.config.tables.report_text import ReportSection
 from headtohead.errors import ConfigError
-from headtohead.presentation.renderers import user_text
+from headtohead.presentation.renderers import user_markdown
 from headtohead.presentation.renderers.latex import LATEX_SYNTAX
 from headtohead.presentation.renderers.typst import render_pdf
 from headtohead.report import page, write
@@ -16,9 +16,9 @@ from headtohead.report.context import ReportContext
 from headtohead.report.documents import render_latex_document, render_markdown_document
 from headtohead.report.sections import build_sections
 
-from .typed import typed
+from .make_findings import make_findings
 
-Findings = dict[str, Any]
+RawFindings = dict[str, Any]
 TEXTS = [
     {"markdown": "We *compare* two models. <script>alert(1)</script> [link](javascript:alert(1)) $5 & 50 % #1"},
     {"section": "cost", "markdown": "The loss falls.\n\n- first\n- **second**"},
@@ -28,10 +28,10 @@ TEXTS = [
 
 
 @pytest.fixture
-def context(plain: Callable[..., Findings]) -> ReportContext:
-    found = plain({"v": -0.08})
-    found["experiment"]["text"] = TEXTS
-    return ReportContext(typed(found))
+def context(raw_findings_without_curves: Callable[..., RawFindings]) -> ReportContext:
+    result = raw_findings_without_curves({"v": -0.08})
+    result["experiment"]["text"] = TEXTS
+    return ReportContext(make_findings(result))
 
 
 def test_texts_stand_in_their_sections(context: ReportContext) -> None:
@@ -64,9 +64,9 @@ def test_the_pdf_compiles_whatever_the_text_contains(context: ReportContext) -> 
 
 
 def test_texts_can_be_written_after_the_run(
-    plain: Callable[..., Findings], folder: Callable[[Findings], Path], tmp_path: Path
+    raw_findings_without_curves: Callable[..., RawFindings], write_folder: Callable[[RawFindings], Path], tmp_path: Path
 ) -> None:
-    runs, file = folder(plain({"v": -0.08})), tmp_path / "text.toml"
+    runs, file = write_folder(raw_findings_without_curves({"v": -0.08})), tmp_path / "text.toml"
     file.write_text('[[text]]\nsection = "curves"\nmarkdown = "Written later."\n')
     (report, *_) = write(runs, ["tex"], text_file=file)
     assert "Written later." in report.read_text()
@@ -85,11 +85,11 @@ def test_texts_can_be_written_after_the_run(
     ],
 )
 def test_formulas_are_shown_as_code(text: str, html: str, latex: str) -> None:
-    assert html in user_text.render_html(text)
-    assert latex in user_text.render_markup(text, LATEX_SYNTAX)
+    assert html in user_markdown.render_user_html(text)
+    assert latex in user_markdown.render_user_markup(text, LATEX_SYNTAX)
 
 
-def test_every_section_can_be_named(findings: Callable[..., Findings]) -> None:
-    names = {section.name for section in build_sections(ReportContext(typed(findings({"v": -0.08}))))}
+def test_every_section_can_be_named(raw_findings: Callable[..., RawFindings]) -> None:
+    names = {section.name for section in build_sections(ReportContext(make_findings(raw_findings({"v": -0.08}))))}
     assert names <= set(get_args(ReportSection))
     assert {"verdicts", "curves", "pairs", "maps", "cost"} <= names | {"maps"}

@@ -12,53 +12,53 @@ from typing import Any
 import pytest
 
 from headtohead import report
-from headtohead.atomic_io import write_json
 from headtohead.errors import RequestError, RunFolderError
+from headtohead.experiment.recorded_code import read_recorded_code_files
+from headtohead.json_files import write_json
 from headtohead.presentation.command_line import format_command
 from headtohead.presentation.renderers.typst import TypstDocument, render_pdf
 from headtohead.presentation.section import Paragraph, Section, TableBlock
 from headtohead.presentation.table import make_numeric_columns, make_table, make_text_columns
 from headtohead.report import documents
 from headtohead.report.context import ReportContext
-from headtohead.report.sections import reproduction
 
-from .typed import typed
+from .make_findings import make_findings
 
-Findings = dict[str, Any]
+RawFindings = dict[str, Any]
 
 
 def test_every_format_is_written_and_named(
-    plain: Callable[..., Findings], folder: Callable[[Findings], Path], tmp_path: Path
+    raw_findings_without_curves: Callable[..., RawFindings], write_folder: Callable[[RawFindings], Path], tmp_path: Path
 ) -> None:
-    found = plain({"v": -0.08})
+    result = raw_findings_without_curves({"v": -0.08})
     out = tmp_path / "elsewhere"
-    written = report.write(folder(found), ["md", "pdf", "tex", "csv", "chart-svg", "chart-pdf", "chart-png"], out)
-    assert all(path.is_file() and path.stat().st_size > 10 for path in written)
-    names = {str(path.relative_to(out)) for path in written}
+    paths = report.write(write_folder(result), ["md", "pdf", "tex", "csv", "chart-svg", "chart-pdf", "chart-png"], out)
+    assert all(path.is_file() and path.stat().st_size > 10 for path in paths)
+    names = {str(path.relative_to(out)) for path in paths}
     assert {"report.md", "report.pdf", "report-tables/verdicts.csv", "report-tables/verdicts.tex"} <= names
-    assert {f"report-charts/forest.{one}" for one in ("svg", "pdf", "png")} <= names
+    assert {f"report-charts/forest.{item}" for item in ("svg", "pdf", "png")} <= names
 
 
-def test_the_page_lies_in_the_experiment_s_folder_or_where_it_was_asked_for(
-    findings: Callable[..., Findings], folder: Callable[[Findings], Path], tmp_path: Path
+def test_the_page_is_written_to_the_experiment_s_folder_or_the_requested_file(
+    raw_findings: Callable[..., RawFindings], write_folder: Callable[[RawFindings], Path], tmp_path: Path
 ) -> None:
-    found = {"schema_version": 2, "verdicts": findings({"v": -0.08})["verdicts"], "audits": {}}
-    place = folder(found)
-    assert report.write(place) == [place / "report.html"]
-    mine = tmp_path / "new" / "mine.html"
-    assert report.write(place, ["html"], mine) == [mine]
-    assert mine.read_text() == (place / "report.html").read_text()
+    result = {"schema_version": 2, "verdicts": raw_findings({"v": -0.08})["verdicts"], "audits": {}}
+    experiment_folder = write_folder(result)
+    assert report.write(experiment_folder) == [experiment_folder / "report.html"]
+    own_path = tmp_path / "new" / "mine.html"
+    assert report.write(experiment_folder, ["html"], own_path) == [own_path]
+    assert own_path.read_text() == (experiment_folder / "report.html").read_text()
 
 
-def test_a_confusion_table_s_file_name_is_safe(folder: Callable[[Findings], Path], tmp_path: Path) -> None:
+def test_a_confusion_table_s_file_name_is_safe(write_folder: Callable[[RawFindings], Path], tmp_path: Path) -> None:
     matrices = {"../../up": [[1]], "v": [[1]]}
-    found = {"schema_version": 2, "audits": {}, "confusion": {"labels": ["a"], "matrices": matrices}}
-    written = report.write(folder(found), ["csv"], tmp_path / "out")
-    assert {path.parent for path in written} == {tmp_path / "out" / "report-tables"}
-    assert len(written) == 2
+    result = {"schema_version": 2, "audits": {}, "confusion": {"labels": ["a"], "matrices": matrices}}
+    paths = report.write(write_folder(result), ["csv"], tmp_path / "out")
+    assert {path.parent for path in paths} == {tmp_path / "out" / "report-tables"}
+    assert len(paths) == 2
 
 
-def test_an_unknown_format_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_an_unknown_format_is_rejected_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(
         RequestError, match=r"'htm' given; did you mean 'html'\?; allowed: html, md, pdf, tex, csv, chart-svg"
     ):
@@ -70,30 +70,32 @@ def test_an_unknown_format_is_refused_before_anything_is_written(tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_report_is_made_without_torch_and_the_room_opens_without_altair(
-    findings: Callable[..., Findings], folder: Callable[[Findings], Path]
+def test_a_report_is_written_without_torch_and_terminal_output_without_altair(
+    raw_findings: Callable[..., RawFindings], write_folder: Callable[[RawFindings], Path]
 ) -> None:
-    place = folder({"schema_version": 2, "verdicts": findings({"v": -0.08})["verdicts"], "audits": {}})
+    experiment_folder = write_folder(
+        {"schema_version": 2, "verdicts": raw_findings({"v": -0.08})["verdicts"], "audits": {}}
+    )
     script = (
         "import sys, json; from pathlib import Path; from headtohead import report;"
         "from headtohead.report import terminal; assert 'altair' not in sys.modules;"
-        f"report.write(Path({str(place)!r}), ['html', 'md', 'pdf', 'tex', 'csv', 'chart-svg']);"
+        f"report.write(Path({str(experiment_folder)!r}), ['html', 'md', 'pdf', 'tex', 'csv', 'chart-svg']);"
         "import headtohead.report.notebook;"
         "print(json.dumps([name for name in ('torch', 'altair') if name in sys.modules]))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=100)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == ["altair"]
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=100)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout) == ["altair"]
 
 
 def test_the_pdf_is_one_document_with_captions_and_escaped_text(
-    findings: Callable[..., Findings], folder: Callable[[Findings], Path], tmp_path: Path
+    raw_findings: Callable[..., RawFindings], write_folder: Callable[[RawFindings], Path], tmp_path: Path
 ) -> None:
     hostile = '#panic("run")[*bold*] \\ "quoted" $x$ @ref <tag>'
-    content = findings({"v": -0.08}) | {"schema_version": 2}
+    content = raw_findings({"v": -0.08}) | {"schema_version": 2}
     content["samples"] = {"v": [{"prompt": hostile, "text": hostile, "seed": 0}]}
     short, full = tmp_path / "short.pdf", tmp_path / "full.pdf"
-    experiment_folder = folder(content)
+    experiment_folder = write_folder(content)
     report.write(experiment_folder, ["pdf"], short)
     report.write(experiment_folder, ["pdf"], full, is_full=True)
     assert short.read_bytes().startswith(b"%PDF")
@@ -110,7 +112,7 @@ def test_the_pdf_is_one_document_with_captions_and_escaped_text(
 
 
 @pytest.mark.parametrize(("second_variant", "num_steps_columns"), [("rope", 1), ("alibi", 2)])
-def test_wide_tables_are_split_in_the_pdf_and_empty_optional_columns_left_out(
+def test_wide_tables_are_split_in_the_pdf_and_empty_optional_columns_omitted(
     tmp_path: Path, second_variant: str, num_steps_columns: int
 ) -> None:
     columns = [*make_text_columns("variant", "step"), *make_numeric_columns(*(f"column {i}" for i in range(12)))]
@@ -118,7 +120,7 @@ def test_wide_tables_are_split_in_the_pdf_and_empty_optional_columns_left_out(
     rows = [[name, step, *range(12), None] for step, name in enumerate(["alibi", second_variant])]
     table = make_table("wide", "Wide", "", columns, rows)
     source = TypstDocument(tmp_path).render("Title", [], [Section("wide", "Wide", [TableBlock(table)])])
-    assert source.count("#figure(kind: table") == 1
+    assert source.count("figure(kind: table") == 1
     assert source.count("table.header(") == source.count('strong("variant")') == 2
     assert source.count('strong("step")') == num_steps_columns  # repeated if the variant does not identify the row
     assert all(source.count(f'strong("column {i}")') == 1 for i in range(12))
@@ -130,13 +132,16 @@ LONG_NAME = "rotary-position-embedding"
 
 @pytest.mark.skipif(shutil.which("pdftotext") is None, reason="pdftotext is not installed")
 @pytest.mark.parametrize("is_full", [False, True])
-def test_no_word_of_the_pdf_is_printed_over_another(
-    plain: Callable[..., Findings], folder: Callable[[Findings], Path], tmp_path: Path, is_full: bool
+def test_words_of_the_pdf_do_not_overlap(
+    raw_findings_without_curves: Callable[..., RawFindings],
+    write_folder: Callable[[RawFindings], Path],
+    tmp_path: Path,
+    is_full: bool,
 ) -> None:
-    content = plain({LONG_NAME: 0.0005, "open": -0.012})
+    content = raw_findings_without_curves({LONG_NAME: 0.0005, "open": -0.012})
     assert content["verdicts"][0]["outcome"] == "no practical difference"
     content["verdicts"][1] |= {"additional_seeds": 999, "additional_documents": 99_999, "outcome": "cannot tell"}
-    (path,) = report.write(folder(content), ["pdf"], tmp_path / "report.pdf", is_full=is_full)
+    (path,) = report.write(write_folder(content), ["pdf"], tmp_path / "report.pdf", is_full=is_full)
     boxes = read_word_boxes(path)
     assert ("settle" in {word for _, _, word in boxes}) == is_full, "the short form omits the table of precision"
     overlaps = [
@@ -164,7 +169,7 @@ def read_word_boxes(path: Path) -> list[tuple[int, Box, str]]:
 
 
 def boxes_overlap(first: Box, second: Box) -> bool:
-    """Return whether two words cover each other by more than the rounding of boxes and half the height of a line."""
+    """Return whether two words overlap by more than rounding and half of the line height."""
     width = min(first[2], second[2]) - max(first[0], second[0])
     height = min(first[3], second[3]) - max(first[1], second[1])
     return width > 0.5 and height > 0.5 * min(first[3] - first[1], second[3] - second[1])
@@ -185,17 +190,17 @@ def test_headings_and_captions_are_on_the_page_of_their_table(tmp_path: Path) ->
 
 
 def test_code_files_are_listed_with_their_digest_and_text(
-    plain: Callable[..., Findings], folder: Callable[[Findings], Path]
+    raw_findings_without_curves: Callable[..., RawFindings], write_folder: Callable[[RawFindings], Path]
 ) -> None:
-    content = plain({"v": -0.08})
-    experiment_folder = folder(content)
+    content = raw_findings_without_curves({"v": -0.08})
+    experiment_folder = write_folder(content)
     code = "WIDTH = 64\n"
     digest = hashlib.sha256(code.encode()).hexdigest()
     dependencies = {"headtohead": "0.2.0", "my_parts.py": digest, "layers/norm.py": "0" * 64, "../up.py": "1" * 64}
     metadata = {
         "schema_version": 2,
         "identity": "x",
-        "experiment": typed(content).to_json()["experiment"],
+        "experiment": make_findings(content).to_json()["experiment"],
         "dependencies": {"baseline": dependencies, "v": dependencies},
     }
     write_json(experiment_folder / "experiment.json", metadata)
@@ -203,9 +208,9 @@ def test_code_files_are_listed_with_their_digest_and_text(
         copy = experiment_folder / "v" / "seed-0" / "own" / name
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text(text)
-    files = reproduction.list_code_files(experiment_folder)
+    files = read_recorded_code_files(experiment_folder)
     assert [(file.name, file.text) for file in files] == [("my_parts.py", code), ("layers/norm.py", "")]
-    context = ReportContext(typed(content), experiment_folder)
+    context = ReportContext(make_findings(content), experiment_folder)
     short = documents.render_markdown_document(context)
     full = documents.render_markdown_document(replace(context, is_full=True))
     assert digest in short and "WIDTH = 64" not in short

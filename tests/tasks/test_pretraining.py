@@ -1,20 +1,22 @@
-"""A classifier that starts from a pre-trained encoder."""
+"""A classifier initialized from a pre-trained encoder."""
 
 import pytest
 import torch
 
-from headtohead.atomic_io import read_json
-from headtohead.config import loading as config_loading
+from headtohead.config import trial_settings
 from headtohead.config.experiment import BASELINE
 from headtohead.errors import ConfigError, ModelError
 from headtohead.experiment import loading
+from headtohead.json_files import read_json
 from headtohead.runner.run_experiment import run_experiment
 from headtohead.saved_models import model_io
 from headtohead.tasks import pretraining
 from headtohead.tasks.registry import prepare_dataset
 from headtohead.trials.trial import build_initial_model, run_trial
 
-TRAINING = {"steps": 20, "batch_size": 8, "eval_every": 20, "checkpoint_every": 20}
+pytestmark = pytest.mark.usefixtures("in_process_workers")
+
+TRAINING = {"budget": "20 steps", "batch_size": 8, "eval_every": 20, "checkpoint_every": 20}
 
 
 @pytest.fixture(autouse=True)
@@ -42,14 +44,14 @@ def classifier(rows_folder):
 
 def test_initial_weights_are_the_encoders_except_the_head(classifier):
     experiment = classifier()
-    scratch, pretrained = (config_loading.build_trial(experiment, name, 1) for name in (BASELINE, "pretrained"))
+    scratch, pretrained = (trial_settings.build_trial(experiment, name, 1) for name in (BASELINE, "pretrained"))
     dataset = prepare_dataset(scratch.data, scratch.task)
     initial = build_initial_model(scratch, dataset).state_dict()
     started = build_initial_model(pretrained, dataset).state_dict()
     folder = pretraining.train_encoder(pretrained, dataset.corpus.digest, run_trial)
-    encoder = model_io.load(folder).model.state_dict()
+    encoder = model_io.load_saved_model(folder).model.state_dict()
     assert read_json(folder / "trial.json")["trial"]["training"]["masking"]["rate"] == 0.4
-    heads = {name for name in started if name.startswith(pretraining.HEAD_PREFIXES)}
+    heads = {name for name in started if name.startswith(pretraining.HEAD_TENSOR_PREFIXES)}
     assert heads
     for name, tensor in started.items():
         assert torch.equal(tensor, initial[name] if name in heads else encoder[name]), name
@@ -57,7 +59,7 @@ def test_initial_weights_are_the_encoders_except_the_head(classifier):
 
 
 def test_an_encoder_is_trained_once_for_all_seeds(classifier, monkeypatch):
-    trials = [config_loading.build_trial(classifier(), "pretrained", seed) for seed in (0, 1)]
+    trials = [trial_settings.build_trial(classifier(), "pretrained", seed) for seed in (0, 1)]
     dataset = prepare_dataset(trials[0].data, trials[0].task)
     runs = []
 
@@ -71,21 +73,21 @@ def test_an_encoder_is_trained_once_for_all_seeds(classifier, monkeypatch):
 
 
 def test_a_run_folder_can_be_named(classifier, tmp_path):
-    trial = config_loading.build_trial(classifier(), "pretrained", 0)
+    trial = trial_settings.build_trial(classifier(), "pretrained", 0)
     dataset = prepare_dataset(trial.data, trial.task)
     folder = pretraining.train_encoder(trial, dataset.corpus.digest, run_trial)
-    named = config_loading.build_trial(classifier(str(folder)), "pretrained", 0)
-    started, expected = (build_initial_model(each, dataset).state_dict() for each in (named, trial))
+    names = trial_settings.build_trial(classifier(str(folder)), "pretrained", 0)
+    started, expected = (build_initial_model(item, dataset).state_dict() for item in (names, trial))
     assert all(torch.equal(started[name], expected[name]) for name in expected)
 
 
-def test_an_encoder_of_another_shape_is_refused(classifier):
-    trial = config_loading.build_trial(classifier(), "pretrained", 0)
+def test_an_encoder_of_another_shape_is_rejected(classifier):
+    trial = trial_settings.build_trial(classifier(), "pretrained", 0)
     dataset = prepare_dataset(trial.data, trial.task)
     folder = pretraining.train_encoder(trial, dataset.corpus.digest, run_trial)
     wider = classifier(str(folder), model={"width": 32, "layers": 1, "heads": 2, "context": 12})
-    with pytest.raises(ModelError, match=r"another architecture: tensor embedding.weight has shape \(\d+, 16\)"):
-        build_initial_model(config_loading.build_trial(wider, "pretrained", 0), dataset)
+    with pytest.raises(ModelError, match=r"a different architecture: tensor embedding.weight has shape \(\d+, 16\)"):
+        build_initial_model(trial_settings.build_trial(wider, "pretrained", 0), dataset)
 
 
 def test_an_encoder_needs_a_vocabulary_with_a_mask_token_and_a_classifier(classifier, small):
@@ -101,16 +103,16 @@ def test_the_experiment_pairs_pretrained_and_scratch(classifier, tmp_path):
     assert outcome.findings is not None
     assert any("pre-training the encoder" in update.description for update in progress)
     with pytest.raises(ModelError, match="started from a pre-trained encoder"):
-        model_io.load(outcome.runs.run("pretrained", 0).folder, use_initial_weights=True)
+        model_io.load_saved_model(outcome.runs.run("pretrained", 0).folder, use_initial_weights=True)
     (verdict,) = outcome.findings.verdicts
     assert verdict.variant == "pretrained"
     assert outcome.findings.pairing["pretrained"].unpaired_reason is None
 
 
 def test_the_recipe_runs_in_quick_mode(tmp_path):
-    overrides = ["seeds=1", "model.layers=1", *(f"training.{key}=4" for key in ("steps", "eval_every"))]
+    overrides = ["seeds=1", "model.layers=1", "training.budget=4 steps", "training.eval_every=4"]
     variants = ("pretrained-15", "pretrained-40")
-    overrides += [f"variants.{variant}.model.init_from.training.steps=4" for variant in variants]
+    overrides += [f"variants.{variant}.model.init_from.training.budget=4 steps" for variant in variants]
     experiment = loading.load_experiment("pretraining", overrides, use_quick_setting=True)
     outcome = run_experiment(experiment, tmp_path / "runs", num_workers=1)
     assert not outcome.failed_jobs

@@ -1,4 +1,4 @@
-"""Every task is declared once, and its declaration and its code agree."""
+"""Every task is declared once, and its declaration matches its implementation."""
 
 import re
 from pathlib import Path

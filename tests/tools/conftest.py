@@ -1,4 +1,4 @@
-"""The tools are no part of the package: they are found beside it."""
+"""Make tools/, which is not part of the package, importable."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`make bench`: measurements, their presentation, and that all contestants compute the same."""
+"""`make bench`: measurements, their presentation, and equal computations by all contestants."""
 
 import itertools
 import json
@@ -21,7 +21,7 @@ from tools.bench import (
     workload,
 )
 from tools.bench.benchmarks import BENCHMARKS
-from tools.bench.isolated import STAGES
+from tools.bench.isolated import TRIAL_STAGES
 from tools.bench.measurements import BenchmarkResults, BenchmarkSettings, Measurement, Table, Target
 from tools.bench.startup import imports_torch
 from tools.bench.step import CATEGORIES, categorize_operation
@@ -45,14 +45,14 @@ ENVIRONMENT = {
 
 @pytest.fixture(scope="module")
 def speeches(tmp_path_factory):
-    """A small corpus in the layout of the course files."""
+    """Write a small corpus in the layout of the course files."""
     folder = tmp_path_factory.mktemp("speeches")
-    rows = [
+    sentences = [
         " ".join(itertools.islice(itertools.cycle(WORDS), start, start + 5 + start % 9)) + " ." for start in range(60)
     ]
     for name in ("train_LM", "test_LM_obama", "test_LM_hbush", "test_LM_wbush"):
-        (folder / f"{name}.txt").write_text("\n".join(rows if name == "train_LM" else rows[:12]) + "\n")
-    for name, texts in (("train_CLS", rows), ("test_CLS", rows[5:20])):
+        (folder / f"{name}.txt").write_text("\n".join(sentences if name == "train_LM" else sentences[:12]) + "\n")
+    for name, texts in (("train_CLS", sentences), ("test_CLS", sentences[5:20])):
         lines = [f"{index % 3}\t{text}" for index, text in enumerate(texts)]
         (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n")
     return str(folder)
@@ -60,25 +60,26 @@ def speeches(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def decoder(speeches, tmp_path_factory):
-    """The workload of a decoder: one seed of four steps."""
+    """Return the workload of a decoder: one seed and four steps."""
     folder = tmp_path_factory.mktemp("decoder")
     raw = build_decoder_experiment(speeches, seeds=1, steps=4, eval_every=2)
     workload.write_workload(raw, folder)
     return raw, Workload.read(folder)
 
 
-def train_ours(raw, folder, steps):
+def train_our_model(raw, folder, num_steps):
     """Return our losses of the first steps."""
     _, trainer = build_trainer(raw, 0, folder)
     trainer.model.train()
-    for step in range(steps):
-        trainer._train_step(step)
+    for step in range(num_steps):
+        trainer.train_step(step)
     return [loss.item() for loss in trainer._pending_losses]
 
 
-def train_peer(model, peer_workload, steps):
+def train_peer_model(model, peer_workload, num_steps):
+    """Return the peer's losses of the first steps."""
     optimizer, losses = peer_training.create_adam(model, peer_workload.shape.lr), []
-    for batch in peer_workload.read_batches(0)[:steps]:
+    for batch in peer_workload.read_batches(0)[:num_steps]:
         loss = peer_training.compute_loss(model, batch)
         loss.backward()
         optimizer.step()
@@ -87,72 +88,85 @@ def train_peer(model, peer_workload, steps):
     return losses
 
 
-def test_gpt2_has_our_losses_at_every_step(decoder, tmp_path):
-    raw, given = decoder
-    theirs = train_peer(peer_models.build_gpt2(given.shape, given.read_weights(0)).train(), given, 4)
-    assert theirs == pytest.approx(train_ours(raw, tmp_path, 4), abs=1e-4)
-    assert theirs[0] - theirs[-1] > 1e-3  # the loss decreases, so later losses test the updates too
-
-
-def test_gpt2_trains_as_many_parameters_as_ours(decoder, tmp_path):
-    raw, given = decoder
-    model, _ = build_trainer(raw, 0, tmp_path)
-    trained = sum(
-        p.numel() for p in peer_models.build_gpt2(given.shape, given.read_weights(0)).parameters() if p.requires_grad
+def test_gpt2_has_our_loss_at_every_step(decoder, tmp_path):
+    raw, decoder_workload = decoder
+    peer_losses = train_peer_model(
+        peer_models.build_gpt2(decoder_workload.shape, decoder_workload.read_weights(0)).train(), decoder_workload, 4
     )
-    assert trained == sum(p.numel() for p in model.parameters())
+    assert peer_losses == pytest.approx(train_our_model(raw, tmp_path, 4), abs=1e-4)
+    assert peer_losses[0] - peer_losses[-1] > 1e-3  # the loss decreases, so later losses test the updates too
+
+
+def test_gpt2_has_as_many_trained_parameters_as_ours(decoder, tmp_path):
+    raw, decoder_workload = decoder
+    model, _ = build_trainer(raw, 0, tmp_path)
+    num_trained = sum(
+        p.numel()
+        for p in peer_models.build_gpt2(decoder_workload.shape, decoder_workload.read_weights(0)).parameters()
+        if p.requires_grad
+    )
+    assert num_trained == sum(p.numel() for p in model.parameters())
 
 
 @pytest.mark.filterwarnings("ignore")  # of libraries, about themselves
-def test_x_transformers_has_our_loss_without_the_bias_that_it_lacks(decoder, tmp_path):
-    raw, given = decoder
+def test_x_transformers_has_our_loss_without_attention_biases(decoder, tmp_path):
+    raw, decoder_workload = decoder
     model, trainer = build_trainer(raw, 0, tmp_path)
     for layer in model.layers:
         torch.nn.init.zeros_(layer.attention.output.bias)
-    ours = trainer.objective.loss(model, trainer.schedule.batch(0)).item()
-    peer = peer_models.build_x_transformers(given.shape, given.read_weights(0))
-    assert peer_training.compute_loss(peer, given.read_batches(0)[0]).item() == pytest.approx(ours, abs=1e-4)
-    fewer = sum(p.numel() for p in model.parameters()) - sum(p.numel() for p in peer.parameters())
-    assert fewer == 832  # stated in the table of differences
+    our_loss = trainer.objective.compute_loss(model, trainer.batch_schedule.get_batch(0)).item()
+    peer = peer_models.build_x_transformers(decoder_workload.shape, decoder_workload.read_weights(0))
+    assert peer_training.compute_loss(peer, decoder_workload.read_batches(0)[0]).item() == pytest.approx(
+        our_loss, abs=1e-4
+    )
+    num_missing_parameters = sum(p.numel() for p in model.parameters()) - sum(p.numel() for p in peer.parameters())
+    assert num_missing_parameters == 832  # stated in the table of differences
 
 
-def test_torch_encoder_has_our_losses_at_every_step(speeches, tmp_path):
+def test_torch_encoder_has_our_loss_at_every_step(speeches, tmp_path):
     raw = build_classifier_experiment(speeches, seeds=1, epochs=1)
     workload.write_workload(raw, tmp_path / "workload")
-    given = Workload.read(tmp_path / "workload")
-    assert any(not mask.all() for _, _, mask in given.read_batches(0))  # there is padding
-    theirs = train_peer(peer_models.build_encoder(given.shape, given.read_weights(0)).train(), given, 4)
-    assert theirs == pytest.approx(train_ours(raw, tmp_path / "ours", 4), abs=1e-4)
+    classifier_workload = Workload.read(tmp_path / "workload")
+    assert any(not mask.all() for _, _, mask in classifier_workload.read_batches(0))  # there is padding
+    peer_losses = train_peer_model(
+        peer_models.build_encoder(classifier_workload.shape, classifier_workload.read_weights(0)).train(),
+        classifier_workload,
+        4,
+    )
+    assert peer_losses == pytest.approx(train_our_model(raw, tmp_path / "ours", 4), abs=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore")  # of libraries, about themselves
-def test_trainer_takes_the_steps_of_the_plain_loop(decoder):
-    _, given = decoder
-    plain, trainer = (peer_training.train(name, given, [0]).losses[0] for name in ("gpt2", "trainer"))
-    assert plain.keys() == trainer.keys() == {0, 2, 4}
-    # Trainer averages batch means, which equals the mean over tokens for texts of a single batch.
-    for step, name in itertools.product(plain, ("obama", "hbush", "wbush")):
-        assert trainer[step][name] == pytest.approx(plain[step][name], abs=1e-4)
-    assert all(trainer[step]["train"] == pytest.approx(plain[step]["train"], abs=0.02) for step in plain)
-    assert plain[0]["obama"] - plain[4]["obama"] > 0.1
+def test_trainer_has_the_losses_of_the_plain_loop(decoder):
+    _, decoder_workload = decoder
+    plain_losses, trainer_losses = (
+        peer_training.train_peer(name, decoder_workload, [0]).losses[0] for name in ("gpt2", "trainer")
+    )
+    assert plain_losses.keys() == trainer_losses.keys() == {0, 2, 4}
+    # Trainer averages batch means, which equals the mean over tokens for splits of a single batch.
+    for step, split in itertools.product(plain_losses, ("obama", "hbush", "wbush")):
+        assert trainer_losses[step][split] == pytest.approx(plain_losses[step][split], abs=1e-4)
+    for step, losses in plain_losses.items():
+        assert trainer_losses[step]["train"] == pytest.approx(losses["train"], abs=0.02)
+    assert plain_losses[0]["obama"] - plain_losses[4]["obama"] > 0.1
 
 
 def test_peers_get_the_batches_of_our_schedule(decoder, tmp_path):
-    raw, given = decoder
+    raw, decoder_workload = decoder
     _, trainer = build_trainer(raw, 0, tmp_path)
-    for step, (inputs, labels, _) in enumerate(given.read_batches(0)):
-        assert torch.equal(inputs, trainer.schedule.batch(step).input_ids)
-        assert torch.equal(labels, trainer.schedule.batch(step).labels)
+    for step, (input_ids, labels, _) in enumerate(decoder_workload.read_batches(0)):
+        assert torch.equal(input_ids, trainer.batch_schedule.get_batch(step).input_ids)
+        assert torch.equal(labels, trainer.batch_schedule.get_batch(step).labels)
 
 
-def test_the_experiment_file_has_the_settings_of_the_workload(speeches):
+def test_rendered_experiment_file_parses_to_the_same_settings(speeches):
     decoder = build_decoder_experiment(speeches, seeds=2, steps=4, eval_every=2)
     for raw in (decoder, build_classifier_experiment("sotu", seeds=1, epochs=3)):
         assert tomllib.loads(workload.render_toml(raw)) == raw
 
 
-def test_every_stage_of_a_trial_is_a_function_that_exists():
-    assert [name for owner, name, _ in STAGES if not callable(getattr(owner, name, None))] == []
+def test_timed_stages_of_a_trial_are_existing_functions():
+    assert [name for owner, name, _ in TRIAL_STAGES if not callable(getattr(owner, name, None))] == []
 
 
 @pytest.mark.slow
@@ -160,7 +174,7 @@ def test_every_stage_of_a_trial_is_a_function_that_exists():
 def test_trial_rates_are_compared_in_child_processes(speeches, tmp_path):
     from tools.bench.training import PEERS
 
-    settings = BenchmarkSettings(tmp_path, speeches, cores=1, is_short=True)
+    settings = BenchmarkSettings(tmp_path, speeches, num_cores=1, is_short=True)
     raw = build_decoder_experiment(speeches, seeds=2, steps=4, eval_every=2)
     results = list(trial_rate.compare_trial_rates(raw, PEERS[:1], settings, 1, tmp_path / "training"))
     measurements = [result for result in results if isinstance(result, Measurement)]
@@ -179,7 +193,7 @@ def test_contestants_alternate_and_the_best_round_counts():
         timing.time.sleep(next(delays))
         return len(order)
 
-    best = timing.run_alternating({"a": run_with_delay, "b": lambda: order.append("b")}, rounds=3, warm_up=False)
+    best = timing.run_alternating({"a": run_with_delay, "b": lambda: order.append("b")}, num_rounds=3, warm_up=False)
     assert order == ["a", "b"] * 3
     assert best["a"].wall_seconds < 0.4
     assert best["a"].value == 3  # of the fastest round
@@ -188,7 +202,7 @@ def test_contestants_alternate_and_the_best_round_counts():
 def test_contestants_without_a_target_run_in_one_round():
     order = []
     contestants = {name: lambda name=name: order.append(name) for name in "ab"}
-    timing.run_alternating(contestants, 3, warm_up=False, single_round={"b"})
+    timing.run_alternating(contestants, 3, warm_up=False, single_round_names={"b"})
     assert order == ["a", "b", "a", "a"]
 
 
@@ -205,7 +219,7 @@ def test_contestants_without_a_target_run_in_one_round():
         (0.0, Target(1e-4, is_maximum=True), True),
     ],
 )
-def test_a_target_is_met_or_missed(result, target, is_met):
+def test_targets_are_met_or_missed(result, target, is_met):
     measurement = Measurement("speed", 2.0, "trials/h", 1.0, "peer", result, target=target)
     assert measurement.is_met is is_met
     assert formatting.format_cells(measurement)[-1] == {True: "yes", False: "NO", None: ""}[is_met]
@@ -224,32 +238,32 @@ def build_results():
 def test_results_survive_a_round_trip_through_json():
     results = build_results()
     assert BenchmarkResults.from_dict(json.loads(json.dumps(results.to_dict()))) == results
-    assert [row["is_met"] for row in results.to_dict()["measurements"]] == [True, False]
+    assert [measurement["is_met"] for measurement in results.to_dict()["measurements"]] == [True, False]
 
 
-def test_the_page_shows_every_benchmark_and_missed_targets():
+def test_page_shows_every_benchmark_and_missed_targets():
     assert page.SECTIONS.keys() == BENCHMARKS.keys()
-    text = page.render_page(dict.fromkeys(BENCHMARKS, build_results()))
+    rendered_page = page.render_page(dict.fromkeys(BENCHMARKS, build_results()))
     for title, _ in page.SECTIONS.values():
-        assert f"\n## {title}\n" in text
-    assert f"{len(BENCHMARKS)} of {2 * len(BENCHMARKS)} targets are met." in text
-    assert "| memory | 500 MB | plain: 1,000 | 50.0 % | at most 33 % | **NO** |" in text
-    assert "| norms | 1.0 |" in text
-    assert "a processor, 2 cores" in text
+        assert f"\n## {title}\n" in rendered_page
+    assert f"{len(BENCHMARKS)} of {2 * len(BENCHMARKS)} targets are met." in rendered_page
+    assert "| memory | 500 MB | plain: 1,000 | 50.0 % | at most 33 % | **NO** |" in rendered_page
+    assert "| norms | 1.0 |" in rendered_page
+    assert "a processor, 2 cores" in rendered_page
 
 
-def test_the_documentation_shows_the_recorded_results():
-    results = json.loads((child_processes.ROOT / "docs" / "figures" / "performance.json").read_text())
-    text = page.render_page({name: BenchmarkResults.from_dict(row) for name, row in results.items()})
-    assert (child_processes.ROOT / "docs" / "performance.md").read_text() == text
+def test_documentation_page_equals_the_rendered_results():
+    raw_results = json.loads((child_processes.PROJECT_ROOT / "docs" / "figures" / "performance.json").read_text())
+    results = {name: BenchmarkResults.from_dict(raw) for name, raw in raw_results.items()}
+    assert (child_processes.PROJECT_ROOT / "docs" / "performance.md").read_text() == page.render_page(results)
 
 
-def test_the_chart_shows_results_and_targets_in_svg_and_alt_text(tmp_path):
+def test_chart_has_results_and_targets_in_svg_and_alt_text(tmp_path):
     results = {"memory": build_results()}
     chart.write_chart(results, tmp_path / "folder" / "chart.svg")
     svg = ET.parse(tmp_path / "folder" / "chart.svg").getroot()
     assert svg.tag.endswith("svg") and "2.00 x, target at least 1.6 x" in "".join(svg.itertext())
-    assert "memory: speed: 2.00 x, target at least 1.6 x." in chart.build_chart(results).alt_text
+    assert "memory: speed: 2.00 x, target at least 1.6 x." in chart.build_targets_chart(results).alt_text
 
 
 SHAPE = workload.WorkloadShape(5755, None, 256, 4, 2, 1024, 64, 1e-3, 500, 100)
@@ -279,29 +293,29 @@ SHAPE = workload.WorkloadShape(5755, None, 256, 4, 2, 1024, 64, 1e-3, 500, 100)
 )
 def test_operations_are_categorized_by_name_and_shapes(name, input_shapes, category):
     assert category in CATEGORIES
-    assert categorize_operation(name, input_shapes, SHAPE, tokens=1024) == category
+    assert categorize_operation(name, input_shapes, SHAPE, tokens_per_step=1024) == category
 
 
 def test_peak_memory_is_what_the_work_adds():
-    """Measured in a child process, because a running process may reuse memory that it has freed."""
-    size = 60_000_000
-    code = (
+    """Measured in a child process, because a running process may reuse freed memory."""
+    num_bytes = 60_000_000
+    script = (
         "import json, torch; from tools.bench import isolated; "
-        f"print(json.dumps(isolated.measure_peak(lambda: torch.ones({size // 4}))))"
+        f"print(json.dumps(isolated.measure_peak_memory(lambda: torch.ones({num_bytes // 4}))))"
     )
-    result = child_processes.parse_result(child_processes.run([sys.executable, "-c", code]))
-    assert result["bytes"] == pytest.approx(size, rel=0.15)
+    result = child_processes.parse_json_result(child_processes.run_command([sys.executable, "-c", script]))
+    assert result["bytes"] == pytest.approx(num_bytes, rel=0.15)
 
 
-def test_loss_differences_are_the_largest_over_seeds_and_texts():
+def test_loss_differences_are_the_largest_over_seeds_and_splits():
     ours = {"0": {"0": {"a": 1.0, "b": 2.0, "only ours": 9.0}}, "1": {"0": {"a": 1.0}, "5": {"a": 0.5}}}
     theirs = {"0": {"0": {"a": 1.25, "b": 2.0}}, "1": {"0": {"a": 0.5}, "5": {"a": 0.5}}}
     assert trial_rate.compute_max_differences(ours, theirs) == {0: 0.5, 5: 0.0}
 
 
-def test_all_lines_of_the_large_text_differ_and_are_reproducible():
+def test_lines_of_the_large_corpus_are_distinct_and_reproducible():
     first, second = (
-        list(itertools.islice(tokenization.iter_distinct_rows(["we will", "our duty"]), 200)) for _ in range(2)
+        list(itertools.islice(tokenization.generate_distinct_lines(["we will", "our duty"]), 200)) for _ in range(2)
     )
     assert len(set(first)) == 200
     assert first == second

@@ -1,4 +1,4 @@
-"""Checkpoints are ordered by their step."""
+"""Checkpoints are sorted by step."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from headtohead.training.checkpoints import TrainingState
 
 
 def save(folder: Path, step: int) -> None:
-    checkpoints.save(folder, nn.Linear(2, 2), {}, TrainingState(step=step))
+    checkpoints.save_checkpoint(folder, nn.Linear(2, 2), {}, TrainingState(step=step))
 
 
 @pytest.mark.parametrize(("earlier", "later"), [(999_950, 1_000_000), (999_999, 10_000_000), (99_999_999, 100_000_000)])
 def test_a_step_with_more_digits_is_newer(tmp_path: Path, earlier: int, later: int) -> None:
     save(tmp_path, earlier)
     save(tmp_path, later)
-    latest = checkpoints.find_latest(tmp_path)
+    latest = checkpoints.find_latest_checkpoint(tmp_path)
     assert latest is not None and latest.name == f"checkpoint-{later}"
     assert [path.name for path in tmp_path.iterdir()] == [latest.name]
 

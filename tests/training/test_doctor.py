@@ -14,15 +14,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from headtohead.training import doctor
-from headtohead.training.devices import Bfloat16Support, select_device
-from headtohead.training.doctor import DoctorReport
+from headtohead.training.hardware import doctor
+from headtohead.training.hardware.devices import select_device
+from headtohead.training.hardware.doctor import DoctorReport
+from headtohead.training.hardware.precision import Bfloat16Support
 
 ROOT = Path(__file__).parents[2]
 
 
 def test_extras_match_the_project_file() -> None:
-    extras = doctor.list_extras()
+    extras = doctor.list_extras_with_versions()
     if not extras:
         pytest.skip("headtohead is not installed as a package here, only importable")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -31,17 +32,17 @@ def test_extras_match_the_project_file() -> None:
 
 
 def test_extras_of_a_missing_package_are_empty() -> None:
-    assert doctor.list_extras("no-such-package-anywhere") == {}
+    assert doctor.list_extras_with_versions("no-such-package-anywhere") == {}
 
 
 def test_a_missing_package_of_an_extra_has_no_version() -> None:
     # At least one package of pytest's extras is not installed in any environment of this project.
-    extras = doctor.list_extras("pytest")
+    extras = doctor.list_extras_with_versions("pytest")
     assert extras
     assert None in extras["dev"].values()
 
 
-class _Answers(BaseHTTPRequestHandler):
+class _OkHandler(BaseHTTPRequestHandler):
     status = 200
 
     def do_HEAD(self) -> None:
@@ -52,11 +53,11 @@ class _Answers(BaseHTTPRequestHandler):
         pass
 
 
-class _Refuses(_Answers):
+class _ForbiddenHandler(_OkHandler):
     status = 403
 
 
-@pytest.fixture(params=[_Answers, _Refuses])
+@pytest.fixture(params=[_OkHandler, _ForbiddenHandler])
 def server(request: pytest.FixtureRequest) -> Iterator[str]:
     server = HTTPServer(("127.0.0.1", 0), request.param)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
@@ -78,7 +79,7 @@ def test_a_hub_that_responds_with_any_status_is_reachable(server: str, online: N
 
 
 def test_a_hub_that_does_not_respond_is_not_reachable(online: None) -> None:
-    closed = HTTPServer(("127.0.0.1", 0), _Answers)
+    closed = HTTPServer(("127.0.0.1", 0), _OkHandler)
     address = f"http://127.0.0.1:{closed.server_port}"
     closed.server_close()
     assert doctor.is_hub_reachable(address, timeout_seconds=10) is False
@@ -89,21 +90,12 @@ def test_offline_mode_skips_the_request(server: str, monkeypatch: pytest.MonkeyP
     assert doctor.is_hub_reachable(server) is None
 
 
-def test_chromium_is_found_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert doctor.find_chromium() is None
-    browser = tmp_path / "chromium-browser"
-    browser.write_text("#!/bin/sh\n")
-    browser.chmod(0o755)
-    assert doctor.find_chromium() == str(browser)
-
-
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> DoctorReport:
     return doctor.inspect_machine(tmp_path_factory.mktemp("runs") / "not" / "yet" / "there", check_hub=lambda: None)
 
 
-def test_the_report_is_json_serialisable(report: DoctorReport) -> None:
+def test_the_report_is_json_serializable(report: DoctorReport) -> None:
     data = json.loads(json.dumps(report.to_dict()))
     assert data == report.to_dict() | {"checks": data["checks"]}
     assert data["device"] == select_device("auto").type
@@ -117,7 +109,7 @@ def test_the_report_is_json_serialisable(report: DoctorReport) -> None:
 
 def test_every_check_has_a_value_and_advice(report: DoctorReport) -> None:
     names = [check.name for check in report.checks]
-    expected = "device cores memory disk versions extras bfloat16 hub chromium"
+    expected = "device cores memory disk versions extras bfloat16 hub"
     assert names == [*expected.split(), "token cache"]
     assert all(check.value and check.advice for check in report.checks)
 
@@ -138,7 +130,7 @@ def test_every_check_has_a_value_and_advice(report: DoctorReport) -> None:
         ("versions", {"versions": {"headtohead": "1.2.3"}}, True, "bug reports"),
         ("extras", {"extras": {}}, False, "pip install -e ."),
         ("extras", {"extras": {"a": {"x": "1"}, "b": {"y": None}}}, True, "pip install 'headtohead[b]'"),
-        ("extras", {"extras": {"a": {"x": "1"}}}, True, "all installed"),
+        ("extras", {"extras": {"a": {"x": "1"}, "dev": {"y": None}}}, True, "all installed"),
         ("bfloat16", {"bfloat16": Bfloat16Support("works", "succeeded", slowdown=0.4)}, True, "faster than float32"),
         ("bfloat16", {"bfloat16": Bfloat16Support("works", "succeeded", slowdown=12.0)}, True, "use float32"),
         (

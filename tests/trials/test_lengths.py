@@ -1,12 +1,12 @@
-"""Other lengths of input: joined rows lose nothing, and a window really costs less."""
+"""Length generalization: joining rows preserves their tokens, and a window reduces the cost."""
 
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headtohead.config import model
+from headtohead.config.tables import model
 from headtohead.data.encoding import TokenRows
-from headtohead.tasks.classification import join_rows_by_label
+from headtohead.tasks.classification import join_rows_by_class
 from headtohead.trials.length_generalization import measure_costs_at_lengths
 
 
@@ -16,16 +16,18 @@ def test_joined_rows_keep_every_token_of_every_class_and_their_length(rows, leng
     sizes, labels = [size for size, _ in rows], torch.tensor([label for _, label in rows])
     tokens = torch.arange(sum(sizes))
     offsets = torch.tensor([0, *sizes]).cumsum(0)
-    made = join_rows_by_label(TokenRows("test", tokens, offsets, labels), length)
+    result = join_rows_by_class(TokenRows("test", tokens, offsets, labels), length)
     for label in range(3):
         before = torch.cat(
             [tokens[offsets[i] : offsets[i + 1]] for i in range(len(rows)) if labels[i] == label] or [tokens[:0]]
         )
         after = [
-            made.tokens[made.offsets[i] : made.offsets[i + 1]] for i in range(len(made)) if made.labels[i] == label
+            result.token_ids[result.row_offsets[i] : result.row_offsets[i + 1]]
+            for i in range(len(result))
+            if result.labels[i] == label
         ]
         assert torch.equal(torch.cat(after or [tokens[:0]]), before)
-    assert all(size <= max(length, *sizes) for size in made.lengths.tolist())
+    assert all(size <= max(length, *sizes) for size in result.row_lengths.tolist())
 
 
 def test_memory_of_a_window_does_not_grow_with_the_context_and_that_of_explicit_attention_does():

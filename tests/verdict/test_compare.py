@@ -1,4 +1,4 @@
-"""Verdicts: the rule, its symmetries, what would settle an open question, and the words."""
+"""Verdicts: the rule, its symmetries, the data needed to settle an open question, and the sentences."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from scipy import stats
 
 from headtohead.errors import ScoresError
 from headtohead.verdict.compare import compare_scores
+from headtohead.verdict.decision_rule import decide_outcomes
+from headtohead.verdict.metric import METRICS, MetricName, get_metric
 from headtohead.verdict.record import Verdict
-from headtohead.verdict.rule import METRICS, MetricName, decide_outcomes, get_metric
 from headtohead.verdict.scores import Scores
 
 SEEDS = tuple(range(8))
 
 
-def scores(values: np.ndarray, weights: np.ndarray | None = None, seeds: tuple[int, ...] | None = None) -> Scores:
+def build_scores(values: np.ndarray, weights: np.ndarray | None = None, seeds: tuple[int, ...] | None = None) -> Scores:
     values = np.atleast_2d(values)
     return Scores(
         tuple(range(len(values))) if seeds is None else seeds,
@@ -29,21 +30,23 @@ def scores(values: np.ndarray, weights: np.ndarray | None = None, seeds: tuple[i
     )
 
 
-def per_seed(*figures: float) -> Scores:
-    return scores(np.array(figures)[:, None])
+def build_seed_scores(*figures: float) -> Scores:
+    return build_scores(np.array(figures)[:, None])
 
 
-def one(baseline: Scores, variant: Scores, metric: MetricName, matters: float, **more: object) -> Verdict:
-    return compare_scores(baseline, {"x": variant}, metric=metric, equivalence_margin=matters, **more)[0]  # type: ignore[arg-type]
+def judge_variant(
+    baseline: Scores, variant: Scores, metric: MetricName, equivalence_margin: float, **more: object
+) -> Verdict:
+    return compare_scores(baseline, {"x": variant}, metric=metric, equivalence_margin=equivalence_margin, **more)[0]  # type: ignore[arg-type]
 
 
 def simulate_scores(mu: float, random_seed: int = 0, seeds: int = 8, examples: int = 120) -> tuple[Scores, Scores]:
-    """A language model's scores with a per-token difference of mu, small noise from seeds and examples."""
+    """Simulate language-model scores with a per-token difference of mu and small noise across seeds and examples."""
     rng = np.random.default_rng(random_seed)
     weights = rng.integers(5, 40, examples).astype(float)
     base = weights * (4 + rng.normal(0, 0.5, examples) + rng.normal(0, 0.02, (seeds, examples)))
     noise = rng.normal(0, 0.004, (seeds, 1)) + rng.normal(0, 0.02, examples) + rng.normal(0, 0.02, (seeds, examples))
-    return scores(base, weights), scores(base + weights * (mu + noise), weights)
+    return build_scores(base, weights), build_scores(base + weights * (mu + noise), weights)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +54,7 @@ def simulate_scores(mu: float, random_seed: int = 0, seeds: int = 8, examples: i
     [(-0.05, "helped", True), (0.05, "hurt", False), (0.0, "no practical difference", None)],
 )
 def test_perplexity_is_better_when_lower(mu: float, word: str, better: bool | None) -> None:
-    verdict = one(*simulate_scores(mu), "perplexity", 0.02)
+    verdict = judge_variant(*simulate_scores(mu), "perplexity", 0.02)
     assert verdict.outcome == word
     if better is not None:
         assert verdict.is_better is better
@@ -62,13 +65,19 @@ def test_perplexity_is_better_when_lower(mu: float, word: str, better: bool | No
     ("metric", "word"), [("accuracy", "helped"), ("score", "helped"), ("loss", "hurt"), ("perplexity", "hurt")]
 )
 def test_which_way_is_better(metric: MetricName, word: str) -> None:
-    assert one(per_seed(0.5, 0.51, 0.49), per_seed(0.7, 0.72, 0.69), metric, 0.01).outcome == word
+    assert (
+        judge_variant(build_seed_scores(0.5, 0.51, 0.49), build_seed_scores(0.7, 0.72, 0.69), metric, 0.01).outcome
+        == word
+    )
 
 
 def test_perplexity_is_total_loss_over_total_tokens() -> None:
     weights = np.array([1.0, 99.0])
-    verdict = one(
-        scores(np.array([[5.0, 99.0]] * 2), weights), scores(np.array([[5.0, 198.0]] * 2), weights), "perplexity", 0.01
+    verdict = judge_variant(
+        build_scores(np.array([[5.0, 99.0]] * 2), weights),
+        build_scores(np.array([[5.0, 198.0]] * 2), weights),
+        "perplexity",
+        0.01,
     )
     assert verdict.baseline_mean == pytest.approx(math.exp(1.04))
     assert verdict.variant_mean == pytest.approx(math.exp(2.03))
@@ -80,18 +89,20 @@ def test_perplexity_is_total_loss_over_total_tokens() -> None:
     st.lists(st.floats(-1, 1), min_size=3, max_size=8),
     st.sampled_from([0.0, 0.1, 0.5, 2.0]),
 )
-def test_no_practical_difference_is_the_two_one_sided_tests(differences: list[float], matters: float) -> None:
+def test_no_practical_difference_is_the_two_one_sided_tests(
+    differences: list[float], equivalence_margin: float
+) -> None:
     d = np.array(differences)
     if d.std() < 1e-6:
         return
-    verdict = one(scores(np.zeros((len(d), 1))), scores(d[:, None]), "loss", matters)
+    verdict = judge_variant(build_scores(np.zeros((len(d), 1))), build_scores(d[:, None]), "loss", equivalence_margin)
     tost = max(
-        stats.ttest_1samp(d, -matters, alternative="greater").pvalue,
-        stats.ttest_1samp(d, matters, alternative="less").pvalue,
+        stats.ttest_1samp(d, -equivalence_margin, alternative="greater").pvalue,
+        stats.ttest_1samp(d, equivalence_margin, alternative="less").pvalue,
     )
     alpha = 0.05 * (1 - 2 / len(d))
     low, high = stats.ttest_1samp(d, 0).confidence_interval(1 - alpha)
-    if (low > 0 or high < 0) and not (-matters <= low and high <= matters):
+    if (low > 0 or high < 0) and not (-equivalence_margin <= low and high <= equivalence_margin):
         assert verdict.outcome == ("helped" if high < 0 else "hurt")
     else:
         assert verdict.outcome == ("no practical difference" if tost <= alpha else "cannot tell")
@@ -101,20 +112,23 @@ def test_no_practical_difference_is_the_two_one_sided_tests(differences: list[fl
 @given(st.integers(0, 10_000), st.floats(-0.03, 0.03), st.sampled_from(["loss", "score"]))
 def test_swapping_the_two_flips_sign_and_word(random_seed: int, mu: float, metric: MetricName) -> None:
     base, variant = simulate_scores(mu, random_seed, seeds=4, examples=20)
-    there, back = one(base, variant, metric, 0.01), one(variant, base, metric, 0.01)
+    existing, back = judge_variant(base, variant, metric, 0.01), judge_variant(variant, base, metric, 0.01)
     flip = {"helped": "hurt", "hurt": "helped"}
-    assert back.outcome == flip.get(there.outcome, there.outcome)
-    assert back.effect == pytest.approx(-there.effect)
-    assert back.interval == pytest.approx((-there.interval[1], -there.interval[0]))
-    assert (back.additional_seeds, back.additional_documents) == (there.additional_seeds, there.additional_documents)
+    assert back.outcome == flip.get(existing.outcome, existing.outcome)
+    assert back.effect == pytest.approx(-existing.effect)
+    assert back.interval == pytest.approx((-existing.interval[1], -existing.interval[0]))
+    assert (back.additional_seeds, back.additional_documents) == (
+        existing.additional_seeds,
+        existing.additional_documents,
+    )
 
 
 def test_swapping_perplexities_inverts_the_ratio() -> None:
     base, variant = simulate_scores(0.05)
-    there, back = one(base, variant, "perplexity", 0.01), one(variant, base, "perplexity", 0.01)
-    assert (there.outcome, back.outcome) == ("hurt", "helped")
-    assert (1 + there.effect) * (1 + back.effect) == pytest.approx(1)
-    assert (1 + there.interval[0]) * (1 + back.interval[1]) == pytest.approx(1)
+    existing, back = judge_variant(base, variant, "perplexity", 0.01), judge_variant(variant, base, "perplexity", 0.01)
+    assert (existing.outcome, back.outcome) == ("hurt", "helped")
+    assert (1 + existing.effect) * (1 + back.effect) == pytest.approx(1)
+    assert (1 + existing.interval[0]) * (1 + back.interval[1]) == pytest.approx(1)
 
 
 @settings(deadline=None, max_examples=12)
@@ -128,7 +142,7 @@ def test_order_of_seeds_and_examples_and_scale_of_weights_are_irrelevant(random_
         seeds = tuple(given.seeds[row] for row in rows)
         return Scores(seeds, given.values[rows][:, columns] * unit, given.weights[columns] * unit)
 
-    plain, other = one(base, variant, "loss", 0.01), one(mixed(base), mixed(variant), "loss", 0.01)
+    plain, other = judge_variant(base, variant, "loss", 0.01), judge_variant(mixed(base), mixed(variant), "loss", 0.01)
     assert (plain.outcome, plain.dominant_noise_source, plain.additional_seeds) == (
         other.outcome,
         other.dominant_noise_source,
@@ -140,8 +154,8 @@ def test_order_of_seeds_and_examples_and_scale_of_weights_are_irrelevant(random_
 
 def test_a_clear_difference_too_small_to_matter_is_none() -> None:
     base, variant = simulate_scores(0.02)
-    assert one(base, variant, "perplexity", 0.001).outcome == "hurt"
-    verdict = one(base, variant, "perplexity", 0.2)
+    assert judge_variant(base, variant, "perplexity", 0.001).outcome == "hurt"
+    verdict = judge_variant(base, variant, "perplexity", 0.2)
     assert verdict.interval[0] > 0
     assert verdict.outcome == "no practical difference"
 
@@ -159,14 +173,14 @@ def test_the_rule_takes_the_first_that_applies() -> None:
     assert decide_outcomes(d, np.array([6.0]), np.array([5.5]), band, lower_is_better=True) == ["cannot tell"]
 
 
-def test_matters_is_relative_on_both_sides_for_perplexity() -> None:
-    low, high = METRICS["perplexity"].compute_equivalence_band(0.01)
+def test_the_equivalence_margin_is_relative_on_both_sides_for_perplexity() -> None:
+    low, high = METRICS["perplexity"].compute_equivalence_bounds(0.01)
     assert (math.expm1(low), math.expm1(high)) == pytest.approx((-0.01, 0.01))
 
 
 def test_intervals_are_simultaneous_over_the_variants_that_are_judged() -> None:
     base, variant = simulate_scores(0.01)
-    alone = one(base, variant, "perplexity", 0.01)
+    alone = judge_variant(base, variant, "perplexity", 0.01)
     three = compare_scores(
         base,
         dict.fromkeys("abc", variant),
@@ -180,9 +194,9 @@ def test_intervals_are_simultaneous_over_the_variants_that_are_judged() -> None:
     assert three[2].outcome == "not comparable"
 
 
-def test_a_failed_audit_takes_the_verdict_away() -> None:
+def test_a_failed_audit_withholds_the_verdict() -> None:
     base, variant = simulate_scores(-0.5)
-    leak, gone = compare_scores(
+    leak, removed = compare_scores(
         base,
         {"leak": variant},
         metric="perplexity",
@@ -194,12 +208,12 @@ def test_a_failed_audit_takes_the_verdict_away() -> None:
     assert leak.to_dict()["withheld"] == ["reads the future", "is nondeterministic"]
     assert leak.effect < -0.3
     assert math.isnan(leak.interval[0])
-    assert (gone.outcome, gone.seeds) == ("not comparable", 0)
+    assert (removed.outcome, removed.seeds) == ("not comparable", 0)
 
 
 @pytest.mark.parametrize("seeds", [(0,), (9,)])
 def test_fewer_than_three_seeds_have_no_interval(seeds: tuple[int, ...]) -> None:
-    verdict = one(per_seed(1.0, 2.0), Scores(seeds, np.array([[1.5]]), np.ones(1)), "loss", 0.1)
+    verdict = judge_variant(build_seed_scores(1.0, 2.0), Scores(seeds, np.array([[1.5]]), np.ones(1)), "loss", 0.1)
     assert verdict.outcome == "too few seeds"
     assert verdict.summary.startswith("x: loss 1.5; baseline 1")
     assert math.isnan(verdict.interval[0])
@@ -207,22 +221,26 @@ def test_fewer_than_three_seeds_have_no_interval(seeds: tuple[int, ...]) -> None
 
 
 def test_seeds_that_only_one_has_are_left_out_and_named() -> None:
-    verdict = one(per_seed(1.0, 1.1, 1.2, 1.0), Scores((1, 2, 3, 7), np.ones((4, 1)), np.ones(1)), "loss", 0.1)
+    verdict = judge_variant(
+        build_seed_scores(1.0, 1.1, 1.2, 1.0), Scores((1, 2, 3, 7), np.ones((4, 1)), np.ones(1)), "loss", 0.1
+    )
     assert verdict.seeds == 3
     assert "Seeds 0, 7 are not scored for both and not used." in verdict.summary
 
 
-def test_the_larger_noise_is_named_and_what_would_help() -> None:
+def test_the_larger_noise_is_reported_and_what_would_help() -> None:
     rng = np.random.default_rng(0)
-    base = scores(np.zeros((4, 100)))
-    by_examples = one(
-        base, scores(0.1 + np.tile(rng.normal(0, 1, 100), (4, 1)) + rng.normal(0, 0.01, (4, 1))), "loss", 0.01
+    base = build_scores(np.zeros((4, 100)))
+    by_examples = judge_variant(
+        base, build_scores(0.1 + np.tile(rng.normal(0, 1, 100), (4, 1)) + rng.normal(0, 0.01, (4, 1))), "loss", 0.01
     )
     assert by_examples.dominant_noise_source == "documents"
     assert by_examples.additional_seeds is None
     assert by_examples.additional_documents is not None
-    assert "more seeds would not help" in by_examples.summary
-    by_seeds = one(base, scores(0.1 + rng.normal(0, 0.2, (4, 1)) + rng.normal(0, 0.01, (4, 100))), "loss", 0.01)
+    assert "differences between examples, so more seeds alone would not help" in by_examples.summary
+    by_seeds = judge_variant(
+        base, build_scores(0.1 + rng.normal(0, 0.2, (4, 1)) + rng.normal(0, 0.01, (4, 100))), "loss", 0.01
+    )
     assert by_seeds.dominant_noise_source == "seeds"
     assert by_seeds.additional_documents is None
     assert f"About {by_seeds.additional_seeds} more seeds would settle it with a probability" in by_seeds.summary
@@ -232,7 +250,7 @@ def test_the_larger_noise_is_named_and_what_would_help() -> None:
 def test_where_neither_alone_settles_it_both_are_asked_for() -> None:
     rng = np.random.default_rng(2)
     table = 0.02 + rng.normal(0, 0.1, (5, 1)) + rng.normal(0, 1.5, 300) + rng.normal(0, 0.5, (5, 300))
-    verdict = one(scores(np.zeros((5, 300))), scores(table), "loss", 0.001)
+    verdict = judge_variant(build_scores(np.zeros((5, 300))), build_scores(table), "loss", 0.001)
     assert (verdict.additional_seeds, verdict.additional_documents) == (None, None)
     assert "together with about" in verdict.summary
     assert " and score " in verdict.reason
@@ -240,9 +258,9 @@ def test_where_neither_alone_settles_it_both_are_asked_for() -> None:
 
 def test_equal_predictions_on_few_rows_do_not_prove_equality() -> None:
     answers = (np.random.default_rng(0).random((3, 2000)) < 0.8).astype(float)
-    few, many = scores(answers[:, :100]), scores(answers)
-    assert one(few, few, "accuracy", 0.01).outcome == "cannot tell"
-    assert one(many, many, "accuracy", 0.01).outcome == "no practical difference"
+    few, many = build_scores(answers[:, :100]), build_scores(answers)
+    assert judge_variant(few, few, "accuracy", 0.01).outcome == "cannot tell"
+    assert judge_variant(many, many, "accuracy", 0.01).outcome == "no practical difference"
 
 
 def test_a_row_is_plain_json() -> None:
@@ -273,42 +291,48 @@ def test_a_row_is_plain_json() -> None:
         ({"metric": "accuracy", "equivalence_margin": 0.01}, "accuracy must be between 0 and 1, got 82; divide"),
     ],
 )
-def test_wrong_questions_are_refused(asked: dict[str, object], words: str) -> None:
+def test_wrong_questions_are_rejected(asked: dict[str, object], words: str) -> None:
     with pytest.raises(ScoresError, match=words):
-        compare_scores(per_seed(80.0, 82.0), {"x": per_seed(85.0, 81.0)}, **asked)  # type: ignore[arg-type]
+        compare_scores(build_seed_scores(80.0, 82.0), {"x": build_seed_scores(85.0, 81.0)}, **asked)  # type: ignore[arg-type]
 
 
-def test_an_unknown_metric_is_refused_with_the_nearest_one() -> None:
+def test_an_unknown_metric_is_rejected_with_the_nearest_one() -> None:
     with pytest.raises(ScoresError, match=r"unknown metric 'perplexty'; .*did you mean 'perplexity'"):
         get_metric("perplexty")
 
 
 def test_words_of_each_verdict() -> None:
-    base = per_seed(*np.log([100, 101, 99, 100]))
+    base = build_seed_scores(*np.log([100, 101, 99, 100]))
 
     def said(*ratios: float) -> str:
-        return one(base, per_seed(*(np.log([100, 101, 99, 100]) + np.log(ratios))), "perplexity", 0.01).summary
+        return judge_variant(
+            base, build_seed_scores(*(np.log([100, 101, 99, 100]) + np.log(ratios))), "perplexity", 0.01
+        ).summary
 
     ending = "Only one score per seed is known, so this holds for this test set, not for new text like it."
     assert said(0.97, 0.969, 0.971, 0.97) == (
-        "x helped: perplexity 3.00 % lower (97.5 % interval 2.83 to 3.17 % lower; 4 seeds). "
+        "x helped: perplexity 3.00 % lower (97.5 % confidence interval 2.83 to 3.17 % lower; 4 seeds). "
         f"No run failed; with 4 runs, failure rates up to 53 % cannot be excluded. {ending}"
     )
-    assert said(1.03, 1.031, 1.029, 1.03).startswith("x hurt: perplexity 3.00 % higher (97.5 % interval 2.83 to 3.17 %")
+    assert said(1.03, 1.031, 1.029, 1.03).startswith(
+        "x hurt: perplexity 3.00 % higher (97.5 % confidence interval 2.83 to 3.17 %"
+    )
     assert said(1.001, 0.999, 1.0, 1.0).startswith(
         "x makes no practical difference: perplexity 0.00 % lower "
         "(95 % equivalence interval runs from 0.13 % lower to 0.13 % higher, inside ±1 %; 4 seeds)."
     )
     assert said(1.05, 0.97, 1.0, 1.02).startswith(
-        "x: cannot tell. Perplexity 1.0 % higher, but the 97.5 % interval runs"
+        "x: cannot tell. Perplexity 1.0 % higher, but the 97.5 % confidence interval runs"
     )
     assert said(1.0, 1.0, 1.0, 1.0).startswith(
         "x makes no practical difference: its scores are identical to those of the baseline (4 seeds)."
     )
     assert "to more than 1,000 % higher" in said(2.0, 90.0, 0.5, 1.0)
-    assert "more than 1,000 % higher (97.5 % interval also beyond that; " in said(80.0, 90.0, 85.0, 88.0)
+    assert "more than 1,000 % higher (97.5 % confidence interval also beyond that; " in said(80.0, 90.0, 85.0, 88.0)
 
 
 def test_words_for_points_of_accuracy() -> None:
-    verdict = one(per_seed(0.80, 0.81, 0.79), per_seed(0.84, 0.86, 0.84), "accuracy", 0.01)
-    assert verdict.summary.startswith("x helped: accuracy 4.7 points higher (98.3 % interval 2.1 to 7.2 points higher")
+    verdict = judge_variant(build_seed_scores(0.80, 0.81, 0.79), build_seed_scores(0.84, 0.86, 0.84), "accuracy", 0.01)
+    assert verdict.summary.startswith(
+        "x helped: accuracy 4.7 points higher (98.3 % confidence interval 2.1 to 7.2 points higher"
+    )

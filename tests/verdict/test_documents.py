@@ -1,4 +1,4 @@
-"""Documents as the unit of new text: coverage for few and for unequal documents, and the sentences."""
+"""Documents as the sampling unit of new text: coverage for few and for unequal documents, and the sentences."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pytest
 
 from headtohead.errors import ScoresError
 from headtohead.verdict.compare import compare_scores
-from headtohead.verdict.score_csv import judge_csv
+from headtohead.verdict.external_scores.judge_csv import judge_csv
+from headtohead.verdict.intervals import compute_interval
 from headtohead.verdict.scores import Scores
-from headtohead.verdict.statistics import compute_interval, estimate_variance_components
+from headtohead.verdict.variance_components import estimate_variance_components
 
 EXPERIMENTS = 2000
 
@@ -19,7 +20,10 @@ EXPERIMENTS = 2000
 def sample_documents(
     rng: np.random.Generator, seeds: int, documents: int, variances: tuple[float, float, float], length_spread: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Totals (experiments, seeds, documents) and lengths. Half of the document variance is from examples within it."""
+    """Return totals (experiments, seeds, documents) and lengths.
+
+    Half of the document variance is between its examples.
+    """
     weights = np.exp(length_spread * rng.standard_normal((EXPERIMENTS, documents)))
     relative = (weights / weights.mean(axis=1, keepdims=True))[:, None]
     from_seeds, from_documents, residual = variances
@@ -39,14 +43,16 @@ def test_the_interval_for_new_text_covers_the_truth(documents: int, length_sprea
     error = 2.5 * np.sqrt(0.05 * 0.95 / EXPERIMENTS)
     for seeds in (3, 8):
         for variances in ((1.0, 0.1, 0.3), (0.3, 1.0, 0.3), (0.1, 1.0, 0.0), (0.3, 0.3, 1.0)):
-            parts = estimate_variance_components(*sample_documents(rng, seeds, documents, variances, length_spread))
-            coverage = (np.abs(parts.difference) <= compute_interval(parts, 0.95).half_width).mean()
+            components = estimate_variance_components(
+                *sample_documents(rng, seeds, documents, variances, length_spread)
+            )
+            coverage = (np.abs(components.difference) <= compute_interval(components, 0.95).half_width).mean()
             assert coverage >= 0.935 - error, (seeds, variances)
             assert documents < 10 or coverage <= 0.97 + error, (seeds, variances)
 
 
 def make_corpora(*effects: float, blocks: int = 1) -> tuple[Scores, Scores]:
-    """A variant that changes the loss of each document by nearly the same amount for every seed."""
+    """Simulate a variant that changes the loss of each document by nearly the same amount for every seed."""
     rng = np.random.default_rng(0)
     shape = (5, len(effects) * blocks)
     base = 4 + rng.normal(0, 0.1, shape)
@@ -69,23 +75,34 @@ def test_three_documents_that_disagree_say_nothing_about_new_text() -> None:
 
 def test_blocks_of_a_document_are_no_new_documents() -> None:
     baseline, variant = make_corpora(-0.10, 0.02, -0.20, -0.15, 0.03, -0.05, blocks=50)
-    (whole,) = compare_scores(baseline, {"x": variant}, metric="loss", equivalence_margin=0.01)
+    (complete,) = compare_scores(baseline, {"x": variant}, metric="loss", equivalence_margin=0.01)
     blocks = {"x": Scores(variant.seeds, variant.values, variant.weights)}
     (apart,) = compare_scores(
         Scores(baseline.seeds, baseline.values, baseline.weights), blocks, metric="loss", equivalence_margin=0.01
     )
-    assert (whole.documents, whole.examples, apart.documents) == (6, 300, 300)
-    assert (whole.outcome, apart.outcome) == ("cannot tell", "helped")
-    assert "5 seeds, 6 documents" in whole.summary
-    assert "score" not in whole.reason or "more documents" in whole.reason
+    assert (complete.documents, complete.examples, apart.documents) == (6, 300, 300)
+    assert (complete.outcome, apart.outcome) == ("cannot tell", "helped")
+    assert "5 seeds, 6 documents" in complete.summary
+    assert "score" not in complete.reason or "more documents" in complete.reason
 
 
 def test_few_documents_that_agree_are_named_first() -> None:
     baseline, variant = make_corpora(-0.100, -0.101, -0.099, blocks=4)
     (verdict,) = compare_scores(baseline, {"x": variant}, metric="loss", equivalence_margin=0.01)
     assert verdict.outcome == "helped"
-    assert verdict.summary.startswith("x helped: on these 3 documents, loss 0.09974 lower (97 % interval")
+    assert verdict.summary.startswith("x helped: on these 3 documents, loss 0.09974 lower (97 % confidence interval")
     assert "For new text the interval is 0.0" in verdict.summary
+
+
+@pytest.mark.parametrize(("documents", "is_named"), [(4, False), (5, True), (10, True), (11, False)])
+def test_settled_verdicts_from_5_to_10_documents_name_the_effect_of_skewness(documents: int, is_named: bool) -> None:
+    caveat = f"With {documents} examples, the interval is too narrow if the difference is far larger for a few examples"
+    spread = 0.001 * np.arange(documents)
+    for effects, outcome in ((-0.1 + spread, "helped"), (100 * (spread - spread.mean()), "cannot tell")):
+        baseline, variant = make_corpora(*effects)
+        (verdict,) = compare_scores(baseline, {"x": variant}, metric="loss", equivalence_margin=0.01)
+        assert verdict.outcome == outcome
+        assert (caveat in verdict.summary) == (is_named and outcome == "helped")
 
 
 def test_one_document_is_judged_by_its_seeds_alone() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -10,12 +12,18 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from headtohead.verdict.compare import ErrorBudget, compare_scores
+from headtohead.config.recipe_catalog import list_recipes
+from headtohead.experiment.loading import load_experiment
+from headtohead.report.sections.verdicts import build_verdict_card
+from headtohead.verdict.compare import compare_scores
+from headtohead.verdict.external_scores.judge_csv import judge_csv
+from headtohead.verdict.interim import AlphaBudget
 from headtohead.verdict.lost_runs import compute_max_failure_rate, compute_worst_rank_p_value
+from headtohead.verdict.metric import MetricName
 from headtohead.verdict.record import Verdict
-from headtohead.verdict.rule import MetricName
-from headtohead.verdict.score_csv import judge_csv
-from headtohead.verdict.scores import Scores, find_resolution
+from headtohead.verdict.scores import Scores, infer_resolution
+
+FIGURES = Path(__file__).parents[2] / "docs" / "figures"
 
 
 def make_scores(values: Sequence[float] | np.ndarray, seeds: Sequence[int] = (), lost: Sequence[int] = ()) -> Scores:
@@ -36,7 +44,7 @@ def test_a_removed_variant_still_shares_the_error_rate() -> None:
             {name: variants[name] for name in names},
             metric="loss",
             equivalence_margin=0.01,
-            budget=ErrorBudget(num_comparisons=2),
+            budget=AlphaBudget(num_comparisons=2),
         )
         for names in ("ab", "a")
     )
@@ -51,11 +59,13 @@ def test_survivors_of_a_variant_that_loses_runs_did_not_help() -> None:
     verdict = judge(make_scores(baseline), make_scores(survivors, range(4), range(4, 10)), "perplexity", 0.01)
     assert verdict.outcome == "cannot tell"
     assert (verdict.runs, verdict.lost_runs, verdict.baseline_lost_runs) == (10, 6, 0)
-    # Most runs of the variant are lost, so the rank test decides instead of the interval of the survivors.
+    # Most runs of the variant are lost, so the rank-sum test decides instead of the interval of the survivors.
     assert np.isnan(verdict.interval).all()
     expected = stats.mannwhitneyu(np.repeat([1, -1], [4, 6]), np.zeros(10), method="asymptotic").pvalue
     assert expected > 0.04
-    assert "6 of 10 runs were lost (baseline: 0 of 10) (rank test with lost runs ranked worst: p = " in verdict.summary
+    assert (
+        "6 of 10 runs were lost (baseline: 0 of 10) (rank-sum test with lost runs ranked worst: p = " in verdict.summary
+    )
     assert verdict.summary.endswith("Failure rates up to 85 % cannot be excluded.")
     # The same loss of the baseline does not make the variant worse.
     assert judge(make_scores(survivors, range(4), range(4, 10)), make_scores(baseline), "perplexity").outcome == (
@@ -71,8 +81,8 @@ def test_survivors_of_a_variant_that_loses_a_few_runs_did_not_help() -> None:
     assert verdict.outcome == "cannot tell"
     assert verdict.interval[1] < -0.01
     assert (
-        "4 of 10 runs were lost (baseline: 0 of 10; p = 0.087); failure rates up to 70 % cannot be excluded."
-        in verdict.summary
+        "4 of 10 runs of the variant and 0 of 10 of the baseline diverged or learned nothing (Fisher's exact test: "
+        "p = 0.087); failure rates up to 70 % cannot be excluded." in verdict.summary
     )
 
 
@@ -123,17 +133,17 @@ def test_a_variant_whose_runs_are_all_lost() -> None:
     variant = Scores((), np.empty((0, 1)), np.ones(1), lost=(0, 1, 2, 3))
     verdict = judge(make_scores([1.0, 1.1, 1.2, 1.3]), variant)
     assert verdict.outcome == "cannot tell"
-    assert "4 of 4 runs were lost (baseline: 0 of 4), which leaves 0 of at least 3 pairs" in verdict.summary
+    assert "4 of 4 runs were lost (baseline: 0 of 4), which leaves 0 pairs where an interval needs 3" in verdict.summary
 
 
 def test_a_variant_whose_runs_are_all_lost_hurts_from_five_seeds() -> None:
-    """The rank-sum test decides: with 3 runs of each side its smallest p value is 2 of 20, with 5 it is 2 of 252."""
+    """The rank-sum test decides: with 3 runs per side its smallest p value is 2/20, with 5 it is 2/252."""
     for seeds, outcome in ((3, "cannot tell"), (5, "hurt")):
         finished = make_scores(1 + 0.01 * np.arange(seeds))
         lost = Scores((), np.empty((0, 1)), np.ones(1), lost=tuple(range(seeds)))
         verdict = judge(finished, lost)
         assert verdict.outcome == outcome
-        assert ("A verdict on lost runs needs at least 5 seeds." in verdict.summary) == (seeds == 3)
+        assert ("This test needs at least 5 seeds." in verdict.summary) == (seeds == 3)
         opposite = judge(lost, finished)
         assert opposite.outcome == {"hurt": "helped"}.get(outcome, outcome)
         assert opposite.is_better
@@ -142,7 +152,7 @@ def test_a_variant_whose_runs_are_all_lost_hurts_from_five_seeds() -> None:
 def test_the_rank_test_decides_if_more_than_a_quarter_of_all_runs_is_lost() -> None:
     baseline = make_scores(1 + 0.01 * np.arange(12))
     better = 0.9 + 0.01 * np.arange(12)
-    few, many = (make_scores(better[:kept], range(kept), range(kept, 12)) for kept in (6, 5))
+    few, many = (make_scores(better[:number], range(number), range(number, 12)) for number in (6, 5))
     assert not np.isnan(judge(baseline, few).interval).any()
     assert np.isnan(judge(baseline, many).interval).all()
 
@@ -156,7 +166,7 @@ def test_scores_that_are_not_finite_are_lost_runs(tmp_path: Path) -> None:
 
 
 def test_ties_of_rounded_scores_are_no_certainty() -> None:
-    """No three seeds whose differences are 0 or one step of the scores show a difference; two seeds never do."""
+    """Three seeds whose differences are 0 or one rounding step do not show a difference; two seeds never do."""
     baseline = [0.80, 0.81, 0.79]
     for steps in product((0, 1), repeat=3):
         variant = [score + 0.01 * step for score, step in zip(baseline, steps, strict=True)]
@@ -169,10 +179,10 @@ def test_an_interval_is_not_narrower_than_the_step_of_the_scores() -> None:
     verdict = judge(make_scores([0.80, 0.81, 0.79]), make_scores([0.81, 0.82, 0.80]), "accuracy")
     assert verdict.outcome == "cannot tell"
     assert verdict.interval == pytest.approx((0.0, 0.02), abs=1e-6)
-    assert find_resolution([0.8, 0.81]) == pytest.approx(0.01)
-    assert find_resolution([80, 80, 85]) == 5
-    assert find_resolution([0.1234567891, 0.5]) == 0
-    assert find_resolution([1.0, 2.0]) == 0
+    assert infer_resolution([0.8, 0.81]) == pytest.approx(0.01)
+    assert infer_resolution([80, 80, 85]) == 5
+    assert infer_resolution([0.1234567891, 0.5]) == 0
+    assert infer_resolution([1.0, 2.0]) == 0
 
 
 def test_other_seeds_are_compared_without_pairing() -> None:
@@ -194,8 +204,26 @@ def test_sentences_state_the_confidence_of_the_interval() -> None:
     variants = {f"v{index}": make_scores(rng.normal(0.9, 0.001, 5)) for index in range(20)}
     verdicts = compare_scores(make_scores(rng.normal(1, 0.001, 5)), variants, metric="loss", equivalence_margin=0.001)
     assert verdicts[0].summary.startswith("v0 helped: loss 0.")
-    assert "(99.85 % interval" in verdicts[0].summary
-    assert "5 seeds, one of 20 comparisons)" in verdicts[0].summary
+    assert "(99.85 % confidence interval" in verdicts[0].summary
+    assert "5 seeds, one of 20 comparisons with 95 % joint confidence)" in verdicts[0].summary
+
+
+EQUALITY = re.compile("no (practical |measurable )?difference|changes? nothing|gains? nothing|no effect|as good as")
+
+
+@pytest.mark.parametrize("name", list_recipes())
+def test_conclusions_of_recipes_claim_equality_only_where_a_verdict_shows_it(name: str) -> None:
+    """The recipe `merges` said "change nothing" where both verdicts were "cannot tell"."""
+    path = FIGURES / f"{name}.json"
+    outcomes = (
+        {row["variant"]: row["outcome"] for row in json.loads(path.read_text())["verdicts"]} if path.is_file() else {}
+    )
+    conclusions = " ".join(load_experiment(name).conclusions.split())
+    if EQUALITY.search(conclusions):
+        assert "no practical difference" in outcomes.values()
+    if name == "merges":
+        assert outcomes["shuffle"] == outcomes["shift"] == "cannot tell"
+        assert "Five seeds cannot tell whether changing the order of the heads matters." in conclusions
 
 
 def test_small_numbers_are_shown() -> None:
@@ -215,7 +243,9 @@ def test_no_interval_beyond_the_metric() -> None:
     )
     wide = judge(make_scores([0.5, 0.9, 0.2]), make_scores([0.9, 0.6, 0.1]), "accuracy")
     assert wide.interval == (-1.0, 1.0)
-    assert wide.min_detectable_effect == 1  # the report says "too few seeds"
+    assert wide.min_detectable_effect == 1
+    card = build_verdict_card(wide, "accuracy")
+    assert card.notes == "minimum detectable effect: too few seeds"
     halved = judge(make_scores([5.0, 5.0, 5.0]), make_scores([-5.0, 4.0, -6.0]), "perplexity", 0.01)
     assert "more than 99.9 % lower" in halved.summary
     assert halved.interval[0] >= -1

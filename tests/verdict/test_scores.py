@@ -1,4 +1,4 @@
-"""Scores: what is refused, and how two variants are paired."""
+"""Scores: invalid input, and pairing of two variants."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def test_total_over_total_is_not_a_mean_of_means() -> None:
 
 
 def test_scores_cannot_be_changed_after_the_fact() -> None:
-    mine = TABLE.copy()
-    scores = Scores((1, 2), mine, np.ones(3))
-    mine[:] = 0
+    copied = TABLE.copy()
+    scores = Scores((1, 2), copied, np.ones(3))
+    copied[:] = 0
     assert scores.values[1, 2] == 5
     with pytest.raises(ValueError, match="read-only"):
         scores.values[0, 0] = 1
@@ -37,7 +37,7 @@ def test_scores_cannot_be_changed_after_the_fact() -> None:
         ((1, 2), TABLE, np.ones((1, 3)), r"weights must have the shape \(examples,\), got \(1, 3\)"),
     ],
 )
-def test_scores_that_cannot_be_judged_are_refused(
+def test_scores_that_cannot_be_judged_are_rejected(
     seeds: tuple[int, ...], values: np.ndarray, weights: np.ndarray, words: str
 ) -> None:
     with pytest.raises(ScoresError, match=words):
@@ -49,7 +49,7 @@ def test_text_is_not_a_number() -> None:
         Scores((1, 2), np.array([["a"], ["b"]]), np.ones(1))
 
 
-def test_every_fault_is_told_at_once() -> None:
+def test_every_error_is_reported_together() -> None:
     with pytest.raises(ScoresError, match=r"more than once.*positive.*example names"):
         Scores((1, 1), TABLE, np.array([1.0, -1.0, 1.0]), examples=("a",))
 
@@ -62,9 +62,9 @@ def test_pairs_hold_the_common_seeds_only() -> None:
 
 
 def test_a_score_per_seed_pairs_with_a_score_per_example() -> None:
-    whole = Scores((1, 2), np.array([[5.0], [6.0]]), np.ones(1))
+    scores = Scores((1, 2), np.array([[5.0], [6.0]]), np.ones(1))
     fine = Scores((1, 2), np.array([[2.0, 6.0], [4.0, 8.0]]), np.array([1.0, 1.0]))
-    assert np.subtract(*pair_scores("x", whole, fine).totals).tolist() == [[1], [0]]
+    assert np.subtract(*pair_scores("x", scores, fine).totals).tolist() == [[1], [0]]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The folder of a comparison is reported, verified and shown by the web app like that of an experiment."""
+"""The folder of a comparison is reported, verified and shown in the web app like that of an experiment."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def test_reports_are_written_in_every_format(folder: Path) -> None:
     names = {Path(path).name for path in json.loads(result.stdout)}
     assert {"report.html", "report.md", "report.tex"} <= names
     markdown = (folder / "report.md").read_text()
-    for text in ("Does baseline repeat its values with the same seed?", "--gain 0.2", "helped"):
+    for text in ("Is baseline deterministic given the seed?", "--gain 0.2", "helped"):
         assert text in markdown
 
 
-def test_an_untouched_folder_is_verified_and_edits_are_named(folder: Path, tmp_path: Path) -> None:
+def test_an_untouched_folder_is_verified_and_edits_are_reported(folder: Path, tmp_path: Path) -> None:
     assert verify(folder) == {}
 
     def edit(name: str, old: str, new: str) -> dict[str, str]:
@@ -67,8 +67,8 @@ def test_an_untouched_folder_is_verified_and_edits_are_named(folder: Path, tmp_p
     assert "was edited" in edit("report.html", "helped", "hurt")["report.html"]
 
 
-def test_a_run_that_the_journal_does_not_record_is_named(folder: Path) -> None:
-    """A run.json with a valid checksum of its own, from another comparison."""
+def test_a_run_that_the_journal_does_not_record_is_reported(folder: Path) -> None:
+    """A run.json of another comparison, with a valid checksum."""
     other = folder.parent / "other"
     shutil.copytree(folder, other)
     (other / "journal.jsonl").write_text("")
@@ -77,7 +77,34 @@ def test_a_run_that_the_journal_does_not_record_is_named(folder: Path) -> None:
     assert "without a result: variant/seed-2" in verify(other)["seeds"]
 
 
-def test_verify_refuses_checks_that_need_a_model(folder: Path) -> None:
+def test_removed_runs_and_a_removed_journal_withhold_the_verdict(folder: Path, script: str) -> None:
+    """Removing runs after their values are known must not change the verdict."""
+
+    def read_reasons() -> list[str]:
+        CliRunner().invoke(app, ["report", str(folder)], catch_exceptions=False)
+        (verdict,) = json.loads((folder / "findings.json").read_text())["verdicts"]
+        assert (verdict["outcome"] == "not comparable") == bool(verdict["withheld"])
+        return [str(reason) for reason in verdict["withheld"]]
+
+    assert read_reasons() == []
+    shutil.move(folder / "variant" / "seed-1", folder.parent / "removed")
+    (reason,) = read_reasons()
+    assert reason.startswith("seed 1: lacks a run that journal.jsonl records")
+    shutil.move(folder.parent / "removed", folder / "variant" / "seed-1")
+    assert read_reasons() == []
+    command = f"{script} --seed {{seed}}"
+    arguments = [command, f"{command} --gain 0.2", "--metric", "val_loss", "--out", str(folder), "--resume"]
+    for options, problem in (
+        (["--seeds", "2"], "seeds can only be added"),
+        (["--equivalence-margin", "0.3"], "margin"),
+    ):
+        with pytest.raises(HeadToHeadError, match=problem):
+            CliRunner().invoke(app, ["versus", *arguments, "--seeds", "3", *options], catch_exceptions=False)
+    (folder / "journal.jsonl").unlink()
+    assert all("is not the one that journal.jsonl records" in reason for reason in read_reasons())
+
+
+def test_verify_rejects_checks_that_need_a_model(folder: Path) -> None:
     result = CliRunner().invoke(app, ["verify", str(folder), "--retrain", "1"])
     assert isinstance(result.exception, HeadToHeadError)
     assert "compares commands, whose models are not known" in str(result.exception)
@@ -94,7 +121,7 @@ def test_the_web_app_lists_and_shows_a_comparison(folder: Path) -> None:
         assert (row["name"], row["state"], row["finished"], row["trials"]) == ("gain", "finished", 6, 6)
         assert row["verdicts"] == [{"variant": "variant", "outcome": "helped"}]
         page = client.get("/experiments/gain").text
-        for text in ("Does baseline repeat its values with the same seed?", "helped", "Open the report", "--resume"):
+        for text in ("Is baseline deterministic given the seed?", "helped", "Open the report", "--resume"):
             assert text in page
         state = client.get("/api/experiments/gain").json()
         assert [point[0] for point in state["curves"]["variant"]["val_loss"]["2"]] == [0, 20, 40]

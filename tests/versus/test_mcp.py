@@ -18,7 +18,7 @@ from headtohead.versus.mcp_server import build_server
 
 FILE = """metric = "val_loss"
 seeds = 3
-repeat = false
+check_determinism = false
 [baseline]
 command = "{script} --seed {{seed}} --sleep {sleep}"
 [variants.gain]
@@ -47,12 +47,8 @@ def test_a_comparison_is_planned_run_watched_and_judged(script: str, tmp_path: P
                 "judge",
             }
             planned = await call(client, "plan", file=str(file))
-            assert (planned["runs"], planned["goal"]) == (6, "lower")
+            assert (planned["runs"], planned["direction"]) == (6, "minimize")
             await call(client, "run", file=str(file))
-            for _ in range(2400):
-                if (runs / "gain" / "comparison.json").is_file():
-                    break
-                await asyncio.sleep(0.1)
             early = await call(client, "judge", name="gain")
             assert early["state"] == "running"
             assert early["verdicts"] == []
@@ -73,6 +69,41 @@ def test_a_comparison_is_planned_run_watched_and_judged(script: str, tmp_path: P
             unknown = await client.call_tool("watch", {"name": "../gain"})
             assert unknown.is_error
             assert "no comparison '../gain'; known: gain" in str(unknown.content)
+
+    asyncio.run(use_server())
+
+
+def test_a_comparison_that_cannot_run_is_never_judged(script: str, tmp_path: Path) -> None:
+    file, runs = tmp_path / "gain.toml", tmp_path / "runs"
+
+    async def finish(client: Client) -> dict[str, Any]:
+        await call(client, "run", file=str(file))
+        for _ in range(2400):
+            progress = await call(client, "watch", name="gain")
+            if progress["state"] != "running":
+                return progress
+            await asyncio.sleep(0.1)
+        raise TimeoutError
+
+    async def use_server() -> None:
+        async with Client(build_server(runs)) as client:
+            file.write_text(FILE.format(script="no-such-program", sleep=0))
+            progress = await finish(client)
+            assert (progress["state"], progress["ended"]) == ("interrupted", 0)
+            assert "no-such-program: No such file or directory" in progress["error"]
+            file.write_text(FILE.format(script=script, sleep=0))
+            assert (await finish(client))["state"] == "finished"
+            file.write_text(FILE.format(script=script, sleep=0).replace("--gain 0.2", "--gain 0.3"))
+            refused = await client.call_tool("run", {"file": str(file)})
+            assert refused.is_error
+            assert "holds a different comparison" in str(refused.content)
+            file.write_text(FILE.format(script=script, sleep=0).replace("seeds = 3", "seeds = 4"))
+            await call(client, "run", file=str(file))
+            early = await call(client, "judge", name="gain")
+            assert (early["state"], early["verdicts"]) == ("running", [])
+            assert "of 8 planned runs have ended" in early["message"]
+            while (await call(client, "watch", name="gain"))["state"] == "running":
+                await asyncio.sleep(0.1)
 
     asyncio.run(use_server())
 

@@ -1,10 +1,9 @@
-"""Lines and callbacks in a script record evidence: initial weights, batches, metrics, checks of the model."""
+"""Recording calls and callbacks in a script: initial weights, batches, metrics and model checks."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -18,22 +17,23 @@ from typer.testing import CliRunner
 import headtohead
 from headtohead.audit.result import list_blocking_reasons
 from headtohead.cli import app
-from headtohead.versus.command_runner import read_recorded_evidence, read_recorded_values
+from headtohead.versus.outputs.run_outputs import read_recorded_evidence, read_recorded_values
 
 TRAINER_SCRIPT = """
-import sys, torch
+import torch
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
 from headtohead.versus.callbacks.transformers import HeadToHeadCallback
-set_seed(int(sys.argv[1]))
-rows = [{"input_ids": torch.arange(8) % 7, "labels": torch.arange(8) % 7} for _ in range(8)]
-model = GPT2LMHeadModel(GPT2Config(vocab_size=7, n_positions=8, n_embd=8, n_layer=1, n_head=1))
-options = dict(max_steps=4, eval_strategy="steps", eval_steps=2, logging_steps=2, report_to=[], save_strategy="no",
-               disable_tqdm=True, use_cpu=True)
-Trainer(model, TrainingArguments(sys.argv[2], **options), train_dataset=rows, eval_dataset=rows,
-        callbacks=[HeadToHeadCallback()]).train()
+def train(seed):
+    set_seed(seed)
+    rows = [{"input_ids": torch.arange(8) % 7, "labels": torch.arange(8) % 7} for _ in range(8)]
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=7, n_positions=8, n_embd=8, n_layer=1, n_head=1))
+    options = dict(max_steps=4, eval_strategy="steps", eval_steps=2, logging_steps=2, report_to=[], save_strategy="no",
+                   disable_tqdm=True, use_cpu=True, seed=seed)
+    Trainer(model, TrainingArguments("work", **options), train_dataset=rows, eval_dataset=rows,
+            callbacks=[HeadToHeadCallback()]).train()
 """
 LIGHTNING_SCRIPT = """
-import sys, torch, lightning
+import torch, lightning
 from headtohead.versus.callbacks.lightning import HeadToHeadCallback
 class Line(lightning.LightningModule):
     def __init__(self):
@@ -45,32 +45,33 @@ class Line(lightning.LightningModule):
         self.log("eval_loss", self.layer(batch[0]).square().mean())
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
-lightning.seed_everything(int(sys.argv[1]))
-loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(8, 3)), batch_size=4)
-trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False,
-                            enable_progress_bar=False, enable_model_summary=False, callbacks=[HeadToHeadCallback()])
-trainer.fit(Line(), loader, loader)
+def train(seed):
+    lightning.seed_everything(seed)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(8, 3)), batch_size=4)
+    trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", logger=False, enable_checkpointing=False,
+                                enable_progress_bar=False, enable_model_summary=False, callbacks=[HeadToHeadCallback()])
+    trainer.fit(Line(), loader, loader)
 """
 KERAS_SCRIPT = """
-import os, sys
+import os
 os.environ["KERAS_BACKEND"] = "torch"
 import keras, numpy
 from headtohead.versus.callbacks.keras import HeadToHeadCallback
-keras.utils.set_random_seed(int(sys.argv[1]))
-model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
-model.compile("sgd", "mse")
-x = numpy.ones((8, 3), "float32")
-history = model.fit(x, x[:, :1], epochs=2, validation_data=(x, x[:, :1]), verbose=0, callbacks=[HeadToHeadCallback()])
+def train(seed):
+    keras.utils.clear_session()  # names of layers start anew
+    keras.utils.set_random_seed(seed)
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    x = numpy.ones((8, 3), "float32")
+    model.fit(x, x[:, :1], epochs=2, validation_data=(x, x[:, :1]), verbose=0, callbacks=[HeadToHeadCallback()])
 """
-
-
-def run_script(text: str, seed: int, out: Path) -> None:
-    """Run a script with a seed as `h2h versus` does; its record is in `out`."""
-    out.mkdir()
-    environment = os.environ | {"H2H_OUT": str(out), "WANDB_MODE": "disabled"}
-    command = [sys.executable, "-c", text, str(seed), str(out / "work")]
-    result = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=out, check=False)
-    assert result.returncode == 0, result.stderr
+TRAIN_THREE_TIMES = """
+import os
+for name, seed in (("first", 1), ("again", 1), ("other", 2)):
+    os.mkdir(name)
+    os.environ["H2H_OUT"] = name
+    train(seed)
+"""
 
 
 @pytest.mark.parametrize(
@@ -86,8 +87,10 @@ def test_callbacks_record_initial_weights_and_metrics(
 ) -> None:
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed")
-    for name, seed in (("first", 1), ("again", 1), ("other", 2)):
-        run_script(script, seed, tmp_path / name)
+    result = subprocess.run(
+        [sys.executable, "-c", script + TRAIN_THREE_TIMES], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
     values = read_recorded_values(tmp_path / "first", metric)
     assert [value.step for value in values] == steps
     assert values == read_recorded_values(tmp_path / "again", metric)
@@ -109,7 +112,7 @@ def test_nothing_is_recorded_when_the_script_runs_alone(monkeypatch: pytest.Monk
 
 
 class TokenModel(nn.Module):
-    """Mixes each token with its neighbour: the next one (a leak) or the previous one."""
+    """Mixes each token with a neighbor: the next token (a leak) or the previous one."""
 
     def __init__(self, shift: int) -> None:
         super().__init__()
@@ -117,12 +120,12 @@ class TokenModel(nn.Module):
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
         hidden_states = self.embedding(input_ids)
-        neighbours = torch.zeros_like(hidden_states)
+        neighbors = torch.zeros_like(hidden_states)
         if self.shift > 0:
-            neighbours[:, 1:] = hidden_states[:, :-1]
+            neighbors[:, 1:] = hidden_states[:, :-1]
         else:
-            neighbours[:, :-1] = hidden_states[:, 1:]
-        return self.head(hidden_states + neighbours)
+            neighbors[:, :-1] = hidden_states[:, 1:]
+        return self.head(hidden_states + neighbors)
 
 
 def test_a_recorded_audit_finds_a_model_that_reads_the_future(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -144,7 +147,7 @@ result = {"name": "causality", "passed": not is_leak, "procedure": "p", "observa
           "failure_reason": "reads the future" if is_leak else ""}
 with open(os.path.join(out, "h2h-record.jsonl"), "w") as file:
     print(json.dumps({"event": "audit", "result": result}), file=file)
-print("val_loss=", random.Random(seed).random() + 5 * (not is_leak))
+print("val_loss=", random.Random(seed - 100 * is_leak).random() + 5 * (not is_leak))
 """
 
 
@@ -152,7 +155,7 @@ def test_a_failed_recorded_audit_withholds_the_verdict(tmp_path: Path) -> None:
     path = tmp_path / "audited.py"
     path.write_text(AUDITED_SCRIPT)
     command = f"{sys.executable} {path} {{seed}}"
-    arguments = [command, f"{command} leak", "--metric", "val_loss", "--seeds", "3", "--no-repeat", "--json"]
+    arguments = [command, f"{command} leak", "--metric", "val_loss", "--seeds", "3", "--no-check-determinism", "--json"]
     result = CliRunner().invoke(app, ["versus", *arguments, "--out", str(tmp_path / "out")])
     assert result.exit_code == 1
     findings: dict[str, Any] = json.loads(result.stdout)

@@ -1,4 +1,4 @@
-"""The example script of the documentation: a fixed bug gets its verdict with one command, also after interruptions."""
+"""The example script of the documentation: a bug fix gets a verdict with one command, also after interruptions."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ BUGGY_LINE = "progress = (step - arguments.warmup_steps) / arguments.warmup_step
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository whose branch `fix` corrects the learning rate schedule of `main`."""
+    """Create a repository whose branch `fix` corrects the learning rate schedule of `main`."""
     folder = tmp_path / "repository"
     folder.mkdir()
     source = SCRIPT.read_text()
     assert source.count(FIXED_LINE) == 1
-    names = {f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    names = {f"GIT_{name}_{value}": "a@b" for name in ("AUTHOR", "COMMITTER") for value in ("NAME", "EMAIL")}
 
     def git(*arguments: str) -> None:
         subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True, env=os.environ | names)
@@ -45,7 +45,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def build_command(out: Path, seeds: int) -> list[str]:
-    options = ["--metric", "val_loss", "--seeds", str(seeds), "--no-repeat", "--out", str(out), "--json"]
+    options = ["--metric", "val_loss", "--seeds", str(seeds), "--no-check-determinism", "--out", str(out), "--json"]
     script = [sys.executable, "train.py", "--data", "input.txt", "--seed", "{seed}", "--steps", "60"]
     return [
         *(sys.executable, "-m", "headtohead.cli", "versus", "--revisions", "main", "fix"),

@@ -1,4 +1,4 @@
-"""A person with a browser: starts a small experiment from the form, watches it finish and opens its verdict."""
+"""End-to-end test in a browser: start a small experiment from the form, watch it finish and open its verdict."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -12,35 +12,35 @@ from headtohead.web import training_process
 from .conftest import HOSTILE, TEXT, wait_until, write_experiment, write_verdict
 
 pytestmark = pytest.mark.browser
-LONG = 240_000
+TIMEOUT_MILLISECONDS = 240_000
 """milliseconds: a busy machine takes its time"""
 Start = Callable[[], tuple[Any, int]]
 
 
 @pytest.fixture
 def visit(browser: Any, server: Start) -> Iterator[Callable[..., Any]]:
-    """Opens a page of a new server; at the end, nothing was complained about and nobody else was asked anything."""
+    """Open a page of a new server. Afterwards, check that there were no console errors and no external requests."""
     _, port = server()
-    complaints: list[str] = []
-    asked: list[str] = []
+    console_errors: list[str] = []
+    requests: list[str] = []
     contexts = []
 
-    def opened(path: str, **options: Any) -> Any:
+    def open_page(path: str, **options: Any) -> Any:
         context = browser.new_context(**options)
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(LONG)
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda request: asked.append(request.url))
+        page.set_default_timeout(TIMEOUT_MILLISECONDS)
+        page.on("console", lambda message: console_errors.append(message.text))
+        page.on("pageerror", lambda error: console_errors.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
         page.goto(f"http://127.0.0.1:{port}{path}")
         return page
 
-    yield opened
+    yield open_page
     for context in contexts:
         context.close()
-    assert complaints == []
-    assert {url for url in asked if not url.startswith(("data:", f"http://127.0.0.1:{port}/"))} == set()
+    assert console_errors == []
+    assert {url for url in requests if not url.startswith(("data:", f"http://127.0.0.1:{port}/"))} == set()
 
 
 def test_an_experiment_from_the_form_to_its_verdict(visit: Callable[..., Any]) -> None:
@@ -67,9 +67,9 @@ def test_an_experiment_from_the_form_to_its_verdict(visit: Callable[..., Any]) -
     page.frame_locator("iframe.report").get_by_role("heading", name="Does ALiBi help here?").wait_for()
 
 
-def test_stop_resume_and_it_goes_on(visit: Callable[..., Any], files: Path, runs: Path) -> None:
+def test_stop_resume_and_it_continues(visit: Callable[..., Any], files: Path, runs: Path) -> None:
     (files / "long.toml").write_text(
-        re.sub(r"(evaluate|checkpoint) = 4", r"\1 = 20", TEXT.replace("steps = 8", "steps = 100000"))
+        re.sub(r"(evaluate|checkpoint) = 4", r"\1 = 20", TEXT.replace("8 steps", "100000 steps"))
     )
     page = visit("/start/long.toml")
     page.get_by_label("name", exact=True).fill("long")
@@ -78,32 +78,32 @@ def test_stop_resume_and_it_goes_on(visit: Callable[..., Any], files: Path, runs
     page.locator("#trials tr", has_text=re.compile(r"baseline.*running\s*[1-9]\d* of 100,000")).wait_for()
     page.get_by_role("button", name="Stop").click()
     page.get_by_role("button", name="Resume").wait_for()
-    before = trained_so_far(page)
+    before = read_baseline_step(page)
     assert before >= 20 and training_process.find_training_process(runs, "long") is None
     page.get_by_role("button", name="Resume").click()
     page.get_by_role("button", name="Stop").wait_for()
-    wait_until(lambda: trained_so_far(page) > before)  # the page is drawn again as it goes on
+    wait_until(lambda: read_baseline_step(page) > before)  # the page is drawn again as it goes on
     assert page.locator("#trials .now.running").count() >= 1
     page.get_by_role("button", name="Stop").click()
     page.get_by_role("button", name="Resume").wait_for()
 
 
-def trained_so_far(page: Any) -> int:
-    """The baseline's step, as the page shows it."""
+def read_baseline_step(page: Any) -> int:
+    """Return the step of the baseline shown on the page."""
     return int(page.locator("#trials td[data-title=step]").first.inner_text().partition(" of")[0].replace(",", ""))
 
 
 def test_ticking_the_full_setting_shows_its_values(visit: Callable[..., Any], files: Path) -> None:
-    (files / "large.toml").write_text(f"{TEXT}\n[full]\ntraining = {{ steps = 16, batch_size = 2 }}\n")
+    (files / "large.toml").write_text(f"{TEXT}\n[full]\ntraining = {{ budget = '16 steps', batch_size = 2 }}\n")
     page = visit("/start/large.toml")
     page.get_by_label("batch size", exact=True).fill("5")
     page.get_by_label("Full size").check()
-    expect = page.locator('input[name="training.steps"][value="16"]')
+    expect = page.locator('input[name="training.budget"][value="16 steps"]')
     expect.wait_for()
     assert page.get_by_label("batch size", exact=True).input_value() == "5", "what was changed stays"
     assert page.get_by_label("Full size").is_checked()
     page.get_by_label("Full size").uncheck()
-    page.locator('input[name="training.steps"][value="8"]').wait_for()
+    page.locator('input[name="training.budget"][value="8 steps"]').wait_for()
     assert not page.get_by_label("Full size").is_checked()
 
 
@@ -140,11 +140,11 @@ def test_everything_can_be_reached_with_the_keyboard_and_has_a_name(visit: Calla
     page = visit("/start/mine.toml")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
-    seen = set()
+    names = set()
     for _ in range(60):
         page.keyboard.press("Tab")
-        seen.add(page.evaluate("document.activeElement.name || document.activeElement.textContent"))
-    assert {"name", "quick", "seeds", "training.steps", "training.optimizer", "do"} <= seen
+        names.add(page.evaluate("document.activeElement.name || document.activeElement.textContent"))
+    assert {"name", "quick", "seeds", "training.budget", "training.optimizer", "do"} <= names
     nameless = """[...document.querySelectorAll("input:not([type=hidden]), select, button")].filter(
         (one) => !one.labels?.length && !one.textContent.trim()).map((one) => one.name)"""
     assert page.evaluate(nameless) == []

@@ -1,4 +1,4 @@
-"""Two experiments side by side: what the page says about verdicts, settings and whether scores can be compared."""
+"""Comparison of two experiments: verdicts, settings and whether the scores are comparable."""
 
 import re
 import shutil
@@ -16,7 +16,7 @@ from .conftest import HOSTILE, write_experiment
 
 @pytest.fixture
 def pair(runs: Path, finished: Path) -> Path:
-    """RUNS with two copies of a trained experiment, and one beside them with other settings."""
+    """RUNS with two copies of a trained experiment, and a third one with other settings."""
     for name in ("real-a", "real-b"):
         shutil.copytree(finished, runs / name)
     return runs
@@ -65,6 +65,8 @@ def test_a_quick_look_is_not_comparable_with_a_full_run(client: TestClient, pair
     text = strip_tags(client.get("/compare?name=real-a&name=real-b").text)
     assert "the experiments differ in a quick look" in text
     assert "Quick look: not judged." in text
+    assert "quick look" in strip_tags(client.get("/").text)
+    assert "Quick look: not judged." in strip_tags(client.get("/experiments/real-b").text)
 
 
 @pytest.mark.parametrize(("query", "count"), [("", 0), ("name=done", 1), ("name=done&name=done", 1)])

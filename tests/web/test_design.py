@@ -1,4 +1,4 @@
-"""Design by hand over HTTP: the library's own answers, and a reason for whatever it cannot take."""
+"""Key design over HTTP: solutions of the library, and an error message for every invalid input."""
 
 import json
 import math
@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from headtohead.key_design import solve
+from headtohead.key_design import query_design
 from headtohead.web.pages.design import EXAMPLE_KEYS, MAX_COORDINATE, MAX_KEYS
 
 TRIANGLE = [[0.0, 2.0], [-2.0, -1.0], [2.0, -1.0], [0.5, 0.0]]
@@ -16,33 +16,33 @@ VALUES = [1.0, 2.0, 3.0, 4.0]
 
 
 def test_select_and_average_give_what_the_library_gives(client: TestClient) -> None:
-    found = client.post("/api/design/select", json={"keys": TRIANGLE, "values": VALUES, "key": 0}).json()
-    ours = solve.find_selecting_query(TRIANGLE, 0, values=[[value] for value in VALUES])
-    assert {name: found[name] for name in ours.to_dict()} == ours.to_dict()
-    assert found["weights"][0] >= 0.999
-    assert found["heading"] == "Select key 0: exact in the limit"
-    assert found["facts"]["norm of the query"] == f"{ours.norm:.4g}"
-    asked = {"keys": TRIANGLE, "indices": [1, 2], "precision": 0.9}
-    found = client.post("/api/design/average", json=asked).json()
-    assert found["query"] == solve.find_averaging_query(TRIANGLE, [1, 2], precision=0.9).query.tolist()
-    assert found["weights"][1] == pytest.approx(0.45, abs=1e-6)
+    content = client.post("/api/design/select", json={"keys": TRIANGLE, "values": VALUES, "key": 0}).json()
+    selecting_query = query_design.find_selecting_query(TRIANGLE, 0, values=[[value] for value in VALUES])
+    assert {name: content[name] for name in selecting_query.to_dict()} == selecting_query.to_dict()
+    assert content["weights"][0] >= 0.999
+    assert content["heading"] == "Select key 0: exact in the limit"
+    assert content["facts"]["norm of the query"] == f"{selecting_query.norm:.4g}"
+    request = {"keys": TRIANGLE, "indices": [1, 2], "precision": 0.9}
+    content = client.post("/api/design/average", json=request).json()
+    assert content["query"] == query_design.find_averaging_query(TRIANGLE, [1, 2], precision=0.9).query.tolist()
+    assert content["weights"][1] == pytest.approx(0.45, abs=1e-6)
 
 
 def test_where_no_query_does_it_the_answer_says_why_and_how_near(client: TestClient) -> None:
-    found = client.post("/api/design/select", json={"keys": TRIANGLE, "key": 3}).json()
-    assert not found["exact"]
-    assert "Key 3 is not a vertex of the convex hull" in found["reason"]
-    assert f"with weight {found['weights'][3]:.4g}" in found["reason"]
-    assert sum(c * x for c, (x, _) in zip(found["certificate"], TRIANGLE, strict=True)) == pytest.approx(0, abs=1e-12)
+    content = client.post("/api/design/select", json={"keys": TRIANGLE, "key": 3}).json()
+    assert not content["exact"]
+    assert "Key 3 is not a vertex of the convex hull" in content["reason"]
+    assert f"with weight {content['weights'][3]:.4g}" in content["reason"]
+    assert sum(c * x for c, (x, _) in zip(content["certificate"], TRIANGLE, strict=True)) == pytest.approx(0, abs=1e-12)
     square = {"keys": EXAMPLE_KEYS["square"], "indices": [0, 2]}
     assert "not a face of the convex hull" in client.post("/api/design/average", json=square).json()["reason"]
 
 
 def test_identity_gives_a_query_for_each_key(client: TestClient) -> None:
-    found = client.post("/api/design/identity", json={"keys": EXAMPLE_KEYS["square"]}).json()
-    assert found["exact"]
-    assert len(found["query"]) == 4
-    assert all(found["weights"][at][at] >= 0.999 for at in range(4))
+    content = client.post("/api/design/identity", json={"keys": EXAMPLE_KEYS["square"]}).json()
+    assert content["exact"]
+    assert len(content["query"]) == 4
+    assert all(content["weights"][at][at] >= 0.999 for at in range(4))
     assert not client.post("/api/design/identity", json={"keys": TRIANGLE}).json()["exact"]
 
 
@@ -71,10 +71,10 @@ def test_identity_gives_a_query_for_each_key(client: TestClient) -> None:
         ("identity", "[", "body"),
     ],
 )
-def test_what_cannot_be_taken_is_said(client: TestClient, verb: str, body: str, words: str) -> None:
-    answer = client.post(f"/api/design/{verb}", content=body, headers={"content-type": "application/json"})
-    assert answer.status_code == 422
-    assert words in answer.json()["detail"]
+def test_what_cannot_be_taken_is_reported(client: TestClient, verb: str, body: str, words: str) -> None:
+    response = client.post(f"/api/design/{verb}", content=body, headers={"content-type": "application/json"})
+    assert response.status_code == 422
+    assert words in response.json()["detail"]
 
 
 COORDINATE = st.one_of(
@@ -105,12 +105,12 @@ COORDINATE = st.one_of(
 def test_every_question_within_the_bounds_has_an_answer(
     client: TestClient, keys: list[tuple[float, float]], precision: float | None
 ) -> None:
-    """Points that coincide, lie on a line, or are as far apart as may be."""
+    """Coincident, collinear and maximally distant points are valid input."""
     body = {"keys": keys, "precision": precision}
     for verb, more in (("identity", {}), ("average", {"indices": list(range(0, len(keys), 2))})):
-        answer = client.post(f"/api/design/{verb}", json={**body, **more})
-        assert answer.status_code == 200, answer.text
-        assert answer.json()["reason"]
+        response = client.post(f"/api/design/{verb}", json={**body, **more})
+        assert response.status_code == 200, response.text
+        assert response.json()["reason"]
 
 
 def test_nothing_is_asked_by_get_or_from_elsewhere(client: TestClient) -> None:

@@ -1,12 +1,12 @@
-"""A person on the page Design: drags keys by mouse, finger and keyboard, and asks for queries."""
+"""The design page in a browser: drag keys with mouse, touch and keyboard, and request queries."""
 
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from headtohead.key_design import inputs, solve
-from headtohead.key_design.solvers import softmax
+from headtohead.key_design import inputs, query_design
+from headtohead.key_design.convex_solvers import softmax
 from headtohead.web.pages.design import EXAMPLE_KEYS, MAX_KEYS
 
 from . import test_browser
@@ -25,14 +25,14 @@ STATE = """() => ({
 
 
 def state(page: Any) -> dict[str, Any]:
-    """What the page shows; its weights are those of the library for these keys and this query."""
-    found: dict[str, Any] = page.evaluate(STATE)
-    keys, query = (inputs.read_matrix(str(found[name])) for name in ("keys", "query"))
+    """Return the state of the page; its weights equal those of the library for these keys and this query."""
+    result: dict[str, Any] = page.evaluate(STATE)
+    keys, query = (inputs.read_matrix(str(result[name])) for name in ("keys", "query"))
     # The numbers are shown with four digits.
-    assert found["weights"] == pytest.approx(softmax(keys @ query[0]), abs=2e-3)
-    assert sum(found["weights"]) == pytest.approx(1)
-    assert found["bars"] == pytest.approx(found["weights"], abs=0.02)
-    return found
+    assert result["weights"] == pytest.approx(softmax(keys @ query[0]), abs=2e-3)
+    assert sum(result["weights"]) == pytest.approx(1)
+    assert result["bars"] == pytest.approx(result["weights"], abs=0.02)
+    return result
 
 
 def middle(page: Any, name: str) -> tuple[float, float]:
@@ -41,7 +41,7 @@ def middle(page: Any, name: str) -> tuple[float, float]:
 
 
 def unit(page: Any) -> float:
-    """Pixels of 1 on the plane."""
+    """Return the number of pixels per unit of the plane."""
     width: float = page.locator(".plane svg").bounding_box()["width"]
     return width * 60 / 400
 
@@ -86,8 +86,8 @@ def test_keys_are_moved_added_and_removed_with_the_keyboard(visit: Visit) -> Non
     after = state(page)
     assert after["keys"][1] == pytest.approx([before["keys"][1][0] + 0.1, before["keys"][1][1] + 0.5])
     assert after["weights"] != before["weights"]
-    said = page.get_by_role("slider", name="key 1", exact=True).get_attribute("aria-valuetext")
-    assert said == f"x -1.9, y -0.5; weight {after['shown'][1]}"
+    output = page.get_by_role("slider", name="key 1", exact=True).get_attribute("aria-valuetext")
+    assert output == f"x -1.9, y -0.5; weight {after['shown'][1]}"
     page.get_by_role("button", name="Add a key").press("Enter")
     assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "key 4"
     page.get_by_role("button", name="Remove key 0").press("Enter")
@@ -110,16 +110,18 @@ def test_select_and_average_move_the_query_and_give_a_reason(visit: Visit) -> No
     page.get_by_role("button", name="Select key 0").click()
     page.get_by_role("heading", name="Select key 0: exact in the limit").wait_for()
     keys = EXAMPLE_KEYS["triangle with a key inside"]
-    ours = solve.find_selecting_query(keys, 0)
-    assert page.locator("#reason").inner_text() == ours.reason
-    found = page.evaluate(STATE)
-    assert found["weights"] == pytest.approx(ours.weights, abs=1e-12)
-    assert page.locator("#length-value").inner_text() == f"{ours.norm:.4g}"
+    selecting_query = query_design.find_selecting_query(keys, 0)
+    assert page.locator("#reason").inner_text() == selecting_query.reason
+    output = page.evaluate(STATE)
+    assert output["weights"] == pytest.approx(selecting_query.weights, abs=1e-12)
+    assert page.locator("#length-value").inner_text() == f"{selecting_query.norm:.4g}"
 
     page.get_by_role("button", name="Select key 3").click()
     page.get_by_role("heading", name="Select key 3: not exact").wait_for()
     assert "Key 3 is not a vertex of the convex hull" in page.locator("#reason").inner_text()
-    assert page.evaluate(STATE)["weights"] == pytest.approx(solve.find_selecting_query(keys, 3).weights, abs=1e-12)
+    assert page.evaluate(STATE)["weights"] == pytest.approx(
+        query_design.find_selecting_query(keys, 3).weights, abs=1e-12
+    )
 
     page.get_by_role("button", name="Average the checked keys").click()
     page.get_by_text("Check the keys to average first.").wait_for()
@@ -129,7 +131,7 @@ def test_select_and_average_move_the_query_and_give_a_reason(visit: Visit) -> No
     page.get_by_role("button", name="Average the checked keys").click()
     page.get_by_role("heading", name="Average keys 1 and 2: exact in the limit").wait_for()
     assert page.evaluate(STATE)["weights"] == pytest.approx(
-        solve.find_averaging_query(keys, [1, 2], precision=0.99).weights
+        query_design.find_averaging_query(keys, [1, 2], precision=0.99).weights
     )
     assert page.locator("#stale").is_hidden()
     page.get_by_role("slider", name="key 1", exact=True).press("ArrowUp")

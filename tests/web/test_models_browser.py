@@ -1,4 +1,4 @@
-"""A person with a browser: types a text and enlarges a head; lets two strategies write and turns the sliders."""
+"""Model pages in a browser: enter a text, enlarge a head, generate with two strategies and move the sliders."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from headtohead.generation.detokenizer import encode_prompt
 from headtohead.generation.logits_processors import (
     TemperatureLogitsProcessor,
     TopKLogitsProcessor,
     TopPLogitsProcessor,
-    logits_to_probs,
 )
+from headtohead.generation.prompt_encoding import encode_prompt
+from headtohead.generation.sampling import compute_sampling_probs
 from headtohead.generation.session import DecodingSession
 from headtohead.saved_models import model_io
 
@@ -26,7 +26,7 @@ Visit = Callable[..., Any]
 
 @pytest.fixture
 def runs(trained: Path) -> Path:
-    """The server of these tests has models."""
+    """Provide the server of these tests with models."""
     return trained
 
 
@@ -44,7 +44,7 @@ def test_type_a_text_and_enlarge_a_head(visit: Visit) -> None:  # noqa: F811
     assert page.locator(".which").inner_text() == "Layer 2, head 2"
     page.locator(".token", has_text="build").click()
     page.locator(".listed li").first.wait_for()
-    weights = [float(one) for one in page.locator(".listed b").all_inner_texts()]
+    weights = [float(item) for item in page.locator(".listed b").all_inner_texts()]
     assert weights == sorted(weights, reverse=True) and sum(weights) == pytest.approx(1, abs=2e-3)
     assert page.locator(".big .mark").count() == 1 and page.locator("#maps img[src='x']").count() == 0
     before = page.locator(".thumb img").nth(3).get_attribute("src")
@@ -76,21 +76,21 @@ def test_two_strategies_write_and_the_sliders_keep_what_they_say(visit: Visit, t
     assert page.locator("#detail-bars .bar.drawn").count() == 1
     page.get_by_role("button", name="Next token only").click()
     page.locator("#kept", has_text="All 15 tokens are kept").wait_for()
-    opened = model_io.load(trained / "tiny" / "alibi" / "seed-0")
-    logits = DecodingSession(opened.model, [encode_prompt(opened.tokenizer, "the people will")]).logits.float()
+    loaded = model_io.load_saved_model(trained / "tiny" / "alibi" / "seed-0")
+    logits = DecodingSession(loaded.model, [encode_prompt(loaded.tokenizer, "the people will")]).logits.float()
     for temperature, k, p in ((1.0, 15, 0.5), (0.5, 15, 0.9), (2.0, 4, 1.0), (0.7, 6, 0.6)):
         for name, value in (("temperature", temperature), ("k", k), ("p", p)):
             page.get_by_label(name, exact=True).and_(page.locator("input[type=range]")).fill(str(value))
-        kept = (
-            logits_to_probs(
+        remaining = (
+            compute_sampling_probs(
                 logits, [TemperatureLogitsProcessor(temperature), TopKLogitsProcessor(k), TopPLogitsProcessor(p)]
             )[0]
             > 0
         )
-        assert int(page.locator("#kept").get_attribute("data-count")) == int(kept.sum())
-    share = logits_to_probs(logits, [TemperatureLogitsProcessor(0.7)])[0][kept].sum()
+        assert int(page.locator("#kept").get_attribute("data-count")) == int(remaining.sum())
+    share = compute_sampling_probs(logits, [TemperatureLogitsProcessor(0.7)])[0][remaining].sum()
     assert f"{100 * float(share):.1f} %" in page.locator("#kept").inner_text()
-    assert torch.count_nonzero(kept) == page.locator("#next-bars .bar:not(.out)").count()
+    assert torch.count_nonzero(remaining) == page.locator("#next-bars .bar:not(.out)").count()
 
 
 def test_pages_fit_a_phone_after_dark_and_everything_has_a_name(visit: Visit) -> None:  # noqa: F811

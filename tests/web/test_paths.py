@@ -1,20 +1,20 @@
-"""Nothing outside the runs folder can be reached, and every name and text is shown as text."""
+"""Files outside the runs folder are inaccessible, and names and texts are escaped."""
 
 from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 
-from headtohead.atomic_io import write_json
 from headtohead.errors import RequestError
+from headtohead.json_files import write_json
 from headtohead.web.experiment_folders import ExperimentFolders, NameNotFoundError
 from headtohead.web.live.experiment_state import ExperimentReader
 
 from .conftest import HOSTILE, write_experiment, write_verdict
 
-SECRET = "the secret of the neighbour"
+SECRET = "the secret of the neighbor"
 
-WAYS_OUT = [
+ESCAPING_PATHS = [
     "..",
     "../outside",
     "..%2foutside",
@@ -44,34 +44,34 @@ WAYS_OUT = [
 
 @pytest.fixture
 def outside(runs: Path) -> Path:
-    """An experiment beside RUNS, and links to it from inside."""
-    there = write_experiment(runs.parent / "outside", question=SECRET)
-    (there / "report.html").write_text(SECRET)
-    (runs / "leaving").symlink_to(there, target_is_directory=True)
+    """An experiment outside of RUNS, and links to it from inside."""
+    experiment = write_experiment(runs.parent / "outside", question=SECRET)
+    (experiment / "report.html").write_text(SECRET)
+    (runs / "leaving").symlink_to(experiment, target_is_directory=True)
     (runs / "around").symlink_to(runs / "around")
-    inner = write_experiment(runs / "hollow", finished=0)
-    (inner / "report.html").symlink_to(there / "report.html")
-    (inner / "findings.json").symlink_to(there / "experiment.json")
-    (inner / "alibi").symlink_to(there / "alibi", target_is_directory=True)
+    hollow = write_experiment(runs / "hollow", finished=0)
+    (hollow / "report.html").symlink_to(experiment / "report.html")
+    (hollow / "findings.json").symlink_to(experiment / "experiment.json")
+    (hollow / "alibi").symlink_to(experiment / "alibi", target_is_directory=True)
     only_the_file = runs / "borrowed"
     only_the_file.mkdir()
-    (only_the_file / "experiment.json").symlink_to(there / "experiment.json")
-    return there
+    (only_the_file / "experiment.json").symlink_to(experiment / "experiment.json")
+    return experiment
 
 
-@pytest.mark.parametrize("way", WAYS_OUT)
-def test_no_spelling_leads_out(client: TestClient, outside: Path, way: str) -> None:
-    asked = [f"/experiments/{way}{after}" for after in ("", "/report", "/events")]
-    for address in (*asked, f"/static/{way}", f"/start/{way}", f"/{way}"):
-        answer = client.get(address)
-        assert answer.status_code in (200, 404, 405, 422), (address, answer.status_code)
-        assert SECRET not in answer.text and "root:" not in answer.text
-    for verb in ("stop", "resume"):
-        assert client.post(f"/api/experiments/{way}/{verb}").status_code in (404, 405, 422)
+@pytest.mark.parametrize("spelling", ESCAPING_PATHS)
+def test_no_spelling_leads_out(client: TestClient, outside: Path, spelling: str) -> None:
+    request = [f"/experiments/{spelling}{after}" for after in ("", "/report", "/events")]
+    for address in (*request, f"/static/{spelling}", f"/start/{spelling}", f"/{spelling}"):
+        response = client.get(address)
+        assert response.status_code in (200, 404, 405, 422), (address, response.status_code)
+        assert SECRET not in response.text and "root:" not in response.text
+    for action in ("stop", "resume"):
+        assert client.post(f"/api/experiments/{spelling}/{action}").status_code in (404, 405, 422)
 
 
 def test_links_that_leave_are_not_followed(client: TestClient, outside: Path, runs: Path) -> None:
-    assert set(ExperimentFolders(runs.resolve()).experiments()) == {"done", "stopped", "hollow"}
+    assert set(ExperimentFolders(runs.resolve()).list_experiments()) == {"done", "stopped", "hollow"}
     for name in ("leaving", "around", "borrowed"):
         assert client.get(f"/experiments/{name}").status_code == 404
     assert client.get("/experiments/hollow/report").status_code == 404
@@ -80,7 +80,7 @@ def test_links_that_leave_are_not_followed(client: TestClient, outside: Path, ru
     assert SECRET not in page.text and SECRET not in client.get("/").text
     trials = {
         trial.variant: trial.state
-        for trial in ExperimentReader(runs.resolve(), "hollow").read().trials
+        for trial in ExperimentReader(runs.resolve(), "hollow").read_state().trials
         if trial.seed == 0
     }
     assert trials["alibi"] == "waiting", "a run that lies outside is none"
@@ -88,17 +88,17 @@ def test_links_that_leave_are_not_followed(client: TestClient, outside: Path, ru
 
 def test_a_link_inside_the_runs_is_an_experiment_like_any_other(runs: Path) -> None:
     (runs / "again").symlink_to(runs / "done", target_is_directory=True)
-    assert ExperimentFolders(runs.resolve()).find("again") == (runs / "done").resolve()
+    assert ExperimentFolders(runs.resolve()).find_experiment("again") == (runs / "done").resolve()
     with pytest.raises(NameNotFoundError, match="no such experiment"):
-        ExperimentFolders(runs.resolve()).find("../runs/done")
+        ExperimentFolders(runs.resolve()).find_experiment("../runs/done")
 
 
-def test_an_experiment_or_a_file_in_the_place_of_the_runs_is_said(runs: Path) -> None:
+def test_an_experiment_or_a_file_in_the_place_of_the_runs_is_reported(runs: Path) -> None:
     with pytest.raises(RequestError, match="is a single experiment; give its parent folder"):
         ExperimentFolders.open_root(runs / "done")
     with pytest.raises(RequestError, match="is not a folder"):
         ExperimentFolders.open_root(runs / "done" / "experiment.json")
-    assert ExperimentFolders.open_root(runs / "new").experiments() == {}
+    assert ExperimentFolders.open_root(runs / "new").list_experiments() == {}
 
 
 def test_scripts_in_names_questions_verdicts_and_messages_are_text(client: TestClient, runs: Path) -> None:
@@ -117,7 +117,7 @@ def test_scripts_in_names_questions_verdicts_and_messages_are_text(client: TestC
 
 
 def test_damaged_and_strange_files_are_no_server_error(client: TestClient, runs: Path) -> None:
-    strange = [
+    contents = [
         "",
         "{",
         "[]",
@@ -130,13 +130,13 @@ def test_damaged_and_strange_files_are_no_server_error(client: TestClient, runs:
         '{"experiment": {"seeds": 1000000000000}}',
         "[" * 100_000,
     ]
-    for at, text in enumerate(strange):
-        folder = runs / f"strange-{at}"
+    for index, text in enumerate(contents):
+        folder = runs / f"strange-{index}"
         folder.mkdir()
         for file in ("experiment.json", "findings.json", "corpus.json"):
             (folder / file).write_text(text)
-        assert client.get(f"/experiments/strange-{at}").status_code == 200, text[:50]
-        assert client.get(f"/api/experiments/strange-{at}").status_code == 200, text[:50]
+        assert client.get(f"/experiments/strange-{index}").status_code == 200, text[:50]
+        assert client.get(f"/api/experiments/strange-{index}").status_code == 200, text[:50]
     run = runs / "done" / "alibi" / "seed-0"
     (run / "metrics.jsonl").write_bytes(
         b'\xff\n{"step": 1}\n[]\n{"step": 5, "split": "test", "perplexity": NaN}\n{"cut of'
@@ -149,19 +149,19 @@ def test_damaged_and_strange_files_are_no_server_error(client: TestClient, runs:
 
 def test_a_report_runs_no_script_but_ours(client: TestClient, runs: Path) -> None:
     (runs / "done" / "report.html").write_text("<p>report</p>")
-    answer = client.get("/experiments/done/report/content")
-    assert answer.text == "<p>report</p>"
-    policy = answer.headers["content-security-policy"]
+    response = client.get("/experiments/done/report/content")
+    assert response.text == "<p>report</p>"
+    policy = response.headers["content-security-policy"]
     assert "sandbox allow-scripts" in policy and "script-src 'sha256-" in policy and "default-src 'none'" in policy
     assert client.get("/experiments/stopped/report").status_code == 404
 
 
 def test_the_pdf_of_a_report_can_be_downloaded(client: TestClient, runs: Path) -> None:
     before = sorted(path.name for path in (runs / "done").iterdir())
-    answer = client.get("/experiments/done/report.pdf")
-    assert answer.status_code == 200
-    assert answer.content.startswith(b"%PDF")
-    assert answer.headers["content-disposition"] == "attachment; filename=report.pdf"
+    response = client.get("/experiments/done/report.pdf")
+    assert response.status_code == 200
+    assert response.content.startswith(b"%PDF")
+    assert response.headers["content-disposition"] == "attachment; filename=report.pdf"
     assert sorted(path.name for path in (runs / "done").iterdir()) == before
     assert client.get("/experiments/stopped/report.pdf").status_code == 404
     (runs / "done" / "report.html").write_text("<p>report</p>")

@@ -1,4 +1,4 @@
-"""Folders of other people in the runs folder: nothing in them is executed, followed, believed or read without limit."""
+"""Untrusted folders in the runs folder: no code is executed, no link followed, and no file read without limit."""
 
 import asyncio
 import json
@@ -12,10 +12,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tools.fuzz_targets.sample_experiment import sample_runs
+from tools.fuzz_targets.sample_experiment import build_sample_runs
 
-from headtohead.atomic_io import CHECKSUM_KEY, read_json, write_json
 from headtohead.experiment import trust
+from headtohead.json_files import CHECKSUM_KEY, read_json, write_json
 from headtohead.web import request_guard, training_process
 from headtohead.web.app import create_app
 from headtohead.web.request_guard import AllowedHosts
@@ -27,19 +27,19 @@ MARKER_CODE = "from pathlib import Path\nPath({path!r}).write_text('executed')\n
 
 @pytest.fixture(scope="session")
 def trained_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return sample_runs(tmp_path_factory.mktemp("sample"))
+    return build_sample_runs(tmp_path_factory.mktemp("sample"))
 
 
 @pytest.fixture
 def foreign(runs: Path, trained_runs: Path) -> Path:
-    """The folder of an experiment that somebody else ran."""
+    """Return the folder of an experiment that another user ran."""
     import shutil
 
     return Path(shutil.copytree(trained_runs, runs / "foreign"))
 
 
 def change_experiment(folder: Path, change) -> None:
-    """Change experiment.json, with a valid identity and checksum, as whoever wrote the folder can."""
+    """Change experiment.json and update its identity and checksum, as an attacker can."""
     from headtohead.config.experiment import Experiment
 
     content = read_json(folder / "experiment.json")
@@ -77,7 +77,7 @@ def test_code_of_a_foreign_folder_runs_only_with_consent(client, runs, foreign, 
         elif setting == "variant":
             experiment["variants"]["evil"] = {"model": {"module": f"{code}:Net"}}
         else:
-            experiment["search"] = {"space": {"model.module": [f"{code}:Net"]}, "budget": {"trials": 1}}
+            experiment["search"] = {"space": {"model.module": [f"{code}:Net"]}, "budget": "1 trial"}
 
     try:
         change_experiment(foreign, name_code)
@@ -146,9 +146,9 @@ def test_logs_and_metrics_that_are_links_are_not_shown(client, runs, tmp_path):
     metrics.unlink()
     metrics.symlink_to(secret)
     for path in ("/experiments/stopped", "/api/experiments/stopped"):
-        shown = client.get(path).text
-        assert "the secret" not in shown
-        assert "31337" not in shown and "31,337" not in shown
+        text = client.get(path).text
+        assert "the secret" not in text
+        assert "31337" not in text and "31,337" not in text
 
 
 def test_a_pipe_does_not_block_pages(runs, files):
@@ -226,12 +226,12 @@ def test_metrics_that_cannot_be_shown_are_left_out(client, runs, key, value):
 
     async def first_events() -> list[bytes]:
         app = create_app(runs)
-        watcher = app.state.site.watchers.get_watcher("stopped")
-        await watcher.update()
+        watcher = app.state.context.watchers.get_watcher("stopped")
+        await watcher.update_regions()
         try:
             return [region.event for region in watcher.regions.values()]
         finally:
-            await app.state.site.watchers.render_worker.end()
+            await app.state.context.watchers.render_worker.end()
 
     assert any(b"trials" in event for event in asyncio.run(first_events()))
 
@@ -290,15 +290,15 @@ def test_a_foreign_report_is_shown_in_a_sandboxed_frame(client, runs):
 @pytest.mark.parametrize(
     "host", ["[::1]evil", "[::1]evil:80", "[::1", "::1]", "127.0.0.1:80:80", "127.0.0.1:", "localhost:+1"]
 )
-def test_malformed_hosts_are_refused(host):
-    assert not AllowedHosts.of("127.0.0.1").is_allowed(host)
+def test_malformed_hosts_are_rejected(host):
+    assert not AllowedHosts.for_address("127.0.0.1").is_allowed(host)
 
 
 @pytest.mark.parametrize("host", ["[::1]", "[::1]:80", "127.0.0.1", "localhost:8000", "LOCALHOST"])
 def test_well_formed_hosts_are_accepted(host):
-    assert AllowedHosts.of("127.0.0.1").is_allowed(host)
+    assert AllowedHosts.for_address("127.0.0.1").is_allowed(host)
 
 
-def test_a_doubled_fetch_site_header_is_refused(client):
+def test_a_doubled_fetch_site_header_is_rejected(client):
     headers = [("sec-fetch-site", "cross-site"), ("sec-fetch-site", "same-origin")]
     assert client.post("/experiments/stopped/stop", headers=headers).status_code == 403

@@ -1,4 +1,4 @@
-"""The attention operation alone: queries, keys and values in, head outputs out, forward and backward."""
+"""The attention operation in isolation: from queries, keys and values to head outputs, forward and backward."""
 
 from __future__ import annotations
 
@@ -10,38 +10,43 @@ from torch.nn import functional as F
 
 from headtohead.config import base
 from headtohead.nn.parts import registry
-from headtohead.nn.parts.attention import AttentionContext, MultiHeadAttention
+from headtohead.nn.parts.attention import AttentionParts, MultiHeadAttention
 from headtohead.nn.parts.base import ModelSizes
+from headtohead.nn.parts.context import ForwardContext
 
-HEADS, HEAD_DIM = 2, 32
-"""sizes of the base decoder"""
+NUM_HEADS = 2
+"""attention heads of the base decoder"""
+HEAD_DIM = 32
+"""width of a head of the base decoder"""
 
 
 def build_attention_pass(context: int, window: int | None, *, is_encoder: bool) -> Callable[[], None]:
     """Return a function that runs attention once: our sliding window, or full attention in torch's kernel."""
-    inputs = [torch.randn(1, HEADS, context, HEAD_DIM, requires_grad=True) for _ in range(3)]
-    gradient = torch.randn(1, HEADS, context, HEAD_DIM)
-    q, k, v = inputs
+    query_key_value = [torch.randn(1, NUM_HEADS, context, HEAD_DIM, requires_grad=True) for _ in range(3)]
+    output_gradient = torch.randn(1, NUM_HEADS, context, HEAD_DIM)
+    q, k, v = query_key_value
     part = None if window is None else _build_window_attention(context, window, is_encoder=is_encoder)
-    positions = torch.arange(context)
+    positions, input_ids = torch.arange(context), torch.zeros(1, context, dtype=torch.long)
 
-    def run() -> None:
+    def run_attention() -> None:
         if part is None:
-            heads = F.scaled_dot_product_attention(q, k, v, is_causal=not is_encoder)
+            head_outputs = F.scaled_dot_product_attention(q, k, v, is_causal=not is_encoder)
         else:  # a model also builds a new context, and with it the masks, for each pass
-            heads, _ = part._attend(q, k, v, AttentionContext(positions, positions, []))
-        torch.autograd.grad(heads, inputs, gradient)
+            head_outputs, _ = part.attend(q, k, v, ForwardContext(input_ids, positions, positions))
+        torch.autograd.grad(head_outputs, query_key_value, output_gradient)
 
-    return run
+    return run_attention
 
 
 def _build_window_attention(context: int, window: int, *, is_encoder: bool) -> MultiHeadAttention:
-    sizes = ModelSizes(HEADS * HEAD_DIM, HEADS, HEAD_DIM, 1, context, 100, is_causal=not is_encoder)
+    """Return our attention with a sliding window."""
+    sizes = ModelSizes(NUM_HEADS * HEAD_DIM, NUM_HEADS, HEAD_DIM, 1, context, 100, is_causal=not is_encoder)
 
-    def build(slot: str, config: object, *arguments: object) -> Any:
+    def build_slot(slot: str, config: object, *arguments: object) -> Any:
         return registry.build_part(slot, base.ComponentConfig.model_validate(config), sizes, *arguments)
 
-    pattern = build("pattern", {"kind": "window", "size": window})
-    part = build("attention", "composed", build("projection", "linear"), pattern, build("merge", "concat"), [])
+    pattern = build_slot("pattern", {"kind": "window", "size": window})
+    parts = AttentionParts(build_slot("projection", "linear"), [], pattern, [build_slot("merge", "concat")], [])
+    part = build_slot("attention", "composed", parts)
     assert isinstance(part, MultiHeadAttention)
     return part

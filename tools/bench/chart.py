@@ -14,11 +14,12 @@ from headtohead.presentation.chart import AltairChart, Chart, ChartDatasets, Lay
 from . import formatting
 from .measurements import BenchmarkResults, Measurement
 
-MET_COLOR, MISSED_COLOR = style.VERDICT_COLORS["helped"], style.VERDICT_COLORS["hurt"]
+MET_COLOR = style.VERDICT_COLORS["helped"]
+MISSED_COLOR = style.VERDICT_COLORS["hurt"]
 MARGIN = 120
 """pixels on both sides, for fonts that are wider than the one used for measuring"""
 MAX_RATIO = 20.0
-"""end of the scale"""
+"""largest ratio of a result to its target on the chart's axis"""
 
 
 def compute_target_ratio(measurement: Measurement) -> float:
@@ -32,21 +33,21 @@ def compute_target_ratio(measurement: Measurement) -> float:
     return min(MAX_RATIO, ratio)
 
 
-def build_chart(results: dict[str, BenchmarkResults]) -> Chart:
-    """Build a dot plot of all targets, on a scale where 1 is the target."""
+def build_targets_chart(results: dict[str, BenchmarkResults]) -> Chart:
+    """Return a dot plot of all measurements with a target, on a scale where 1 is the target."""
     rows: list[dict[str, Any]] = []
     for benchmark, benchmark_results in results.items():
         for measurement in benchmark_results.measurements:
             if measurement.target is None or measurement.result is None:
                 continue
             result = formatting.format_value(measurement.result, measurement.kind)
-            text = f"{result}, target {formatting.format_target(measurement.target, measurement.kind)}"
+            label = f"{result}, target {formatting.format_target(measurement.target, measurement.kind)}"
             name = measurement.name if measurement.name.startswith(benchmark) else f"{benchmark}: {measurement.name}"
             ratio, is_met = compute_target_ratio(measurement), formatting.format_is_met(measurement)
-            rows.append({"name": name, "ratio": ratio, "met": is_met, "text": text})
+            rows.append({"name": name, "ratio": ratio, "met": is_met, "text": label})
     alt_text = " ".join(f"{row['name']}: {row['text']}." for row in rows)
 
-    def build(layout: Layout, datasets: ChartDatasets) -> AltairChart:
+    def build_altair_chart(layout: Layout, datasets: ChartDatasets) -> AltairChart:
         data, target = datasets.chart(rows), datasets.chart([{"ratio": 1}])
         name_axis = alt.Axis(title=None, labelLimit=700, grid=False, ticks=False)
         y = alt.Y("name:N", sort=[row["name"] for row in rows], axis=name_axis)
@@ -61,13 +62,13 @@ def build_chart(results: dict[str, BenchmarkResults]) -> Chart:
         layers = (rule, dots, labels.encode(x=x, y=y, text="text:N"))
         return alt.layer(*layers).properties(width=420, height=alt.Step(22))
 
-    return Chart("performance", "Targets and results", alt_text, build)
+    return Chart("performance", "Targets and results", alt_text, build_altair_chart)
 
 
 def write_chart(results: dict[str, BenchmarkResults], path: Path) -> None:
     """Write the chart as SVG on a white background, which is legible on dark pages too."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    svg = build_chart(results).to_svg()
+    svg = build_targets_chart(results).to_svg()
     width, height = (float(size) for size in re.findall(r'(?:width|height)="([\d.]+)"', svg)[:2])
     content = svg.split(">", 1)[1]
     full_width = width + 2 * MARGIN

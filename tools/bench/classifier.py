@@ -18,8 +18,10 @@ PEERS = [
 ]
 
 
-def classifier(settings: BenchmarkSettings) -> Measurements:
+def measure_classifier_training(settings: BenchmarkSettings) -> Measurements:
     """Train 8 seeds for 15 epochs; in a short run, 2 seeds for one epoch."""
     seeds, epochs = (2, 1) if settings.is_short else (8, 15)
     raw = build_classifier_experiment(settings.data, seeds=seeds, epochs=epochs)
-    yield from compare_trial_rates(raw, PEERS, settings, settings.get_rounds(ROUNDS), settings.scratch / "classifier")
+    yield from compare_trial_rates(
+        raw, PEERS, settings, settings.get_num_rounds(ROUNDS), settings.scratch / "classifier"
+    )

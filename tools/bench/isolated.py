@@ -1,8 +1,8 @@
-"""Work that is measured in a child process, where peak memory and start-up can be observed.
+"""Work that is measured in a child process: peak memory of steps and of attention, and the stages of a trial.
 
     python -m tools.bench.isolated NAME '{"option": value}'      prints its result as one line of JSON
 
-A peak is the memory that the work adds to what the process held before. Something small of the same kind runs first,
+A peak is the memory that the work adds to what the process held before. A small instance of the same work runs first,
 because memory that a library allocates at its first call is not part of the work.
 """
 
@@ -21,17 +21,17 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from headtohead.config.model import TransformerConfig
-from headtohead.config.training import TrainingConfig
+from headtohead.config.tables.model import TransformerConfig
+from headtohead.config.tables.training import TrainingConfig
 from headtohead.data.batches import Batch
 from headtohead.model_factory import build_model
 from headtohead.nn.transformer import Transformer
 from headtohead.saved_models import model_io
-from headtohead.training import memory
+from headtohead.training.hardware import process_memory
 from headtohead.training.loop import Trainer
-from headtohead.training.objectives import LanguageModelObjective
-from headtohead.training.optimizers import ScheduledOptimizer
-from headtohead.trials import outputs
+from headtohead.training.optimization.scheduled_optimizer import ScheduledOptimizer
+from headtohead.training.task_objectives.language_modeling import LanguageModelObjective
+from headtohead.trials import analyses, result_files
 from headtohead.trials import trial as trial_module
 
 from . import child_processes
@@ -39,65 +39,71 @@ from .attention_op import build_attention_pass
 from .workload import build_baseline_trial, build_decoder_experiment
 
 WARM_UP_LENGTH = 512
+"""context length of the unmeasured first run, in tokens"""
 
 
-def measure_peak(work: Callable[[], object]) -> dict[str, float]:
+def measure_peak_memory(work: Callable[[], object]) -> dict[str, float]:
     """Return the peak memory that the work adds, in bytes, and its duration in seconds."""
     gc.collect()
-    memory.reset_peak()
-    memory_before, start = memory.read_peak_bytes(), time.perf_counter()
+    process_memory.reset_peak_memory()
+    memory_before, start_time = process_memory.read_peak_memory_bytes(), time.perf_counter()
     work()
-    return {"bytes": memory.read_peak_bytes() - memory_before, "seconds": time.perf_counter() - start}
+    return {
+        "bytes": process_memory.read_peak_memory_bytes() - memory_before,
+        "seconds": time.perf_counter() - start_time,
+    }
 
 
 def _build_base_decoder(vocab_size: int, **changes: Any) -> Transformer:
-    sizes = build_decoder_experiment("sotu")["model"] | changes
-    model = build_model(TransformerConfig.model_validate(sizes), vocab_size)
+    """Return the base decoder with changes to its settings."""
+    model_settings = build_decoder_experiment("sotu")["model"] | changes
+    model = build_model(TransformerConfig.model_validate(model_settings), vocab_size)
     assert isinstance(model, Transformer)
     return model
 
 
-def _sample_batch(rows: int, length: int, vocab_size: int) -> Batch:
-    ids = torch.randint(vocab_size, (rows, length + 1))
-    return Batch(ids[:, :-1].contiguous(), ids[:, 1:].contiguous())
+def _sample_batch(batch_size: int, length: int, vocab_size: int) -> Batch:
+    """Return a batch of random tokens for next-token prediction."""
+    token_ids = torch.randint(vocab_size, (batch_size, length + 1))
+    return Batch(token_ids[:, :-1].contiguous(), token_ids[:, 1:].contiguous())
 
 
-def measure_training_step(loss: str, vocab_size: int, tokens: int, context: int) -> dict[str, float]:
+def measure_training_step_memory(loss: str, vocab_size: int, tokens: int, context: int) -> dict[str, float]:
     """Measure one step of the base decoder with our loss ("chunked") or cross entropy over all logits ("plain")."""
     model = _build_base_decoder(vocab_size, context=context)
-    training = TrainingConfig.model_validate({"steps": 2, "optimizer": {"kind": "adam", "lr": 1e-3}})
+    training = TrainingConfig.model_validate({"budget": "2 steps", "optimizer": {"kind": "adam", "lr": 1e-3}})
     optimizer = ScheduledOptimizer(model, training, 2)
     objective = LanguageModelObjective()
 
-    def run_step(rows: int) -> None:
-        batch = _sample_batch(rows, context, vocab_size)
+    def run_step(batch_size: int) -> None:
+        batch = _sample_batch(batch_size, context, vocab_size)
         if loss == "chunked":
-            objective.loss(model, batch).backward()
+            objective.compute_loss(model, batch).backward()
         else:
             F.cross_entropy(model(batch.input_ids).logits.flatten(0, 1), batch.labels.flatten()).backward()
         optimizer.step(0)
 
-    run_step(1)  # allocates the moments of Adam
-    return measure_peak(lambda: run_step(tokens // context))
+    run_step(1)  # allocates the moment estimates of Adam
+    return measure_peak_memory(lambda: run_step(tokens // context))
 
 
-def measure_attention(is_encoder: bool, window: int | None, context: int) -> dict[str, float]:
-    """Measure attention, forward and backward, once."""
+def measure_attention_memory(is_encoder: bool, window: int | None, context: int) -> dict[str, float]:
+    """Measure one forward and backward pass of the attention operation."""
     build_attention_pass(WARM_UP_LENGTH, window and WARM_UP_LENGTH // 8, is_encoder=is_encoder)()
-    return measure_peak(build_attention_pass(context, window, is_encoder=is_encoder))
+    return measure_peak_memory(build_attention_pass(context, window, is_encoder=is_encoder))
 
 
-def measure_window_step(window: int, context: int) -> dict[str, float]:
-    """Measure forward and backward pass of the base decoder with a window in every layer, on one row."""
+def measure_window_step_memory(window: int, context: int) -> dict[str, float]:
+    """Measure forward and backward pass of the base decoder with a window in every layer, on one sequence."""
 
-    def build_step(length: int, size: int) -> Callable[[], None]:
-        pattern = {"kind": "window", "size": size}
+    def build_step(length: int, window_size: int) -> Callable[[], None]:
+        pattern = {"kind": "window", "size": window_size}
         model = _build_base_decoder(1000, context=length, position="none", pattern=pattern)
         batch = _sample_batch(1, length, 1000)
-        return lambda: LanguageModelObjective().loss(model, batch).backward()
+        return lambda: LanguageModelObjective().compute_loss(model, batch).backward()
 
     build_step(WARM_UP_LENGTH, WARM_UP_LENGTH // 8)()
-    return measure_peak(build_step(context, window))
+    return measure_peak_memory(build_step(context, window))
 
 
 @contextmanager
@@ -105,33 +111,34 @@ def time_calls(owner: Any, name: str, seconds: dict[str, float], stage: str) -> 
     """Add the duration of all calls of a function to `seconds[stage]` while the context is open."""
     original = getattr(owner, name)
 
-    def timed(*args: Any, **kwargs: Any) -> Any:
-        start = time.perf_counter()
+    def call_and_time(*args: Any, **kwargs: Any) -> Any:
+        start_time = time.perf_counter()
         try:
             return original(*args, **kwargs)
         finally:
-            seconds[stage] = seconds.get(stage, 0.0) + time.perf_counter() - start
+            seconds[stage] = seconds.get(stage, 0.0) + time.perf_counter() - start_time
 
-    setattr(owner, name, timed)
+    setattr(owner, name, call_and_time)
     try:
         yield
     finally:
         setattr(owner, name, original)
 
 
-STAGES: tuple[tuple[Any, str, str], ...] = (
+TRIAL_STAGES: tuple[tuple[Any, str, str], ...] = (
     (trial_module, "prepare_dataset", "read, split and tokenize the corpus"),
     (trial_module, "build_training", "build the model and record its start"),
-    (Trainer, "_train_step", "steps"),
+    (Trainer, "train_step", "steps"),
     (Trainer, "_evaluate_tracked_examples", "evaluation during training"),
-    (Trainer, "_save_checkpoint", "checkpoints"),
+    (Trainer, "save_checkpoint", "checkpoints"),
     (trial_module, "evaluate_splits", "evaluation at the end"),
-    (trial_module, "audit_scores", "audit of the scores"),
-    (outputs, "audit_initial_and_trained_model", "audit of the model (seed 0 only)"),
-    (outputs, "_write_head_measures", "head metrics"),
-    (model_io, "save", "save the model"),
-    (outputs, "build_result", "checksums and result"),
+    (trial_module, "audit_trial_scores", "audit of the scores"),
+    (analyses, "audit_trial_models", "audit of the model (seed 0 only)"),
+    (analyses, "_write_head_metrics", "head metrics"),
+    (model_io, "save_model", "save the model"),
+    (result_files, "build_result", "checksums and result"),
 )
+"""module or class, function, and title of each timed stage of a trial"""
 
 
 def measure_trial_stages(raw: dict[str, Any], seed: int) -> dict[str, float]:
@@ -139,26 +146,26 @@ def measure_trial_stages(raw: dict[str, Any], seed: int) -> dict[str, float]:
     trial = build_baseline_trial(raw, seed)
     seconds: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
-        for owner, name, stage in STAGES:
+        for owner, name, stage in TRIAL_STAGES:
             stack.enter_context(time_calls(owner, name, seconds, stage))
-        start = time.perf_counter()
+        start_time = time.perf_counter()
         trial_module.run_trial(trial, Path(scratch) / "run", device="cpu")
-        total = time.perf_counter() - start
-    return {**seconds, "other": total - sum(seconds.values()), "total": total}
+        total_seconds = time.perf_counter() - start_time
+    return {**seconds, "other": total_seconds - sum(seconds.values()), "total": total_seconds}
 
 
-WORK: dict[str, Callable[..., dict[str, float]]] = {
-    "training-step": measure_training_step,
-    "attention": measure_attention,
-    "window-step": measure_window_step,
+MEASURED_WORK: dict[str, Callable[..., dict[str, float]]] = {
+    "training-step": measure_training_step_memory,
+    "attention": measure_attention_memory,
+    "window-step": measure_window_step_memory,
     "trial-stages": measure_trial_stages,
 }
 
 
 def run_isolated(name: str, **options: Any) -> dict[str, float]:
-    """Run one of `WORK` in a child process with one thread."""
+    """Run one of `MEASURED_WORK` in a child process with one thread."""
     command = child_processes.build_python_command("tools.bench.isolated", name, json.dumps(options))
-    result: dict[str, float] = child_processes.parse_result(child_processes.run(command))
+    result: dict[str, float] = child_processes.parse_json_result(child_processes.run_command(command))
     return result
 
 
@@ -166,7 +173,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     name, options = sys.argv[1], json.loads(sys.argv[2])
-    print(json.dumps(WORK[name](**options)))
+    print(json.dumps(MEASURED_WORK[name](**options)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Describe the machine that benchmarks run on, and measure its peak."""
+"""Describe the machine that benchmarks run on, and build the matrix product that measures its peak FLOP/s."""
 
 from __future__ import annotations
 
@@ -7,42 +7,38 @@ import os
 import platform
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
 
+from headtohead.experiment.provenance.environment import read_processor_name
+
 MATRIX_SIZE = 2048
-PACKAGES = ("headtohead", "torch", "transformers", "accelerate", "x-transformers", "tokenizers")
+"""rows and columns of the matrices whose product measures the peak"""
+REPORTED_PACKAGES = ("headtohead", "torch", "transformers", "accelerate", "x-transformers", "tokenizers")
 
 
-def describe(cores: int) -> dict[str, Any]:
-    """Return the hardware, the versions and the load."""
+def describe_machine(num_cores: int) -> dict[str, Any]:
+    """Return the hardware, the package versions and the load of the machine."""
     return {
-        "processor": _read_processor_name(),
-        "cores": cores,
+        "processor": read_processor_name(),
+        "cores": num_cores,
         "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "versions": {name: version for name in PACKAGES if (version := _get_version(name))},
+        "versions": {name: version for name in REPORTED_PACKAGES if (version := _get_version(name))},
         "load": round(os.getloadavg()[0], 2),
         "day": datetime.now(UTC).date().isoformat(),
     }
 
 
 def _get_version(package: str) -> str | None:
+    """Return the version of an installed package, or None."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _read_processor_name() -> str:
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.is_file() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def build_matrix_product() -> tuple[Callable[[], object], float]:

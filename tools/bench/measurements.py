@@ -1,4 +1,4 @@
-"""Results of a benchmark: measurements, which may have a target, and tables."""
+"""Results of a benchmark: measurements, which may have a target, and tables; and the settings of a run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-Kind = Literal["times", "share", "seconds", "gigabytes", "nats", "commands"]
+MeasurementKind = Literal["times", "share", "seconds", "gigabytes", "nats", "commands"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Our value, that of a peer, and the result that is compared with the target: a ratio, a share or a number."""
+    """Our value, a peer's value, and the result that is compared with the target: a ratio, a fraction or a number."""
 
     name: str
     ours: float
@@ -31,7 +31,7 @@ class Measurement:
     peer_value: float | None = None
     peer: str = ""
     result: float | None = None
-    kind: Kind = "times"
+    kind: MeasurementKind = "times"
     target: Target | None = None
     cpu_time_ratio: float | None = None
     """the same ratio by CPU time, which is fairer on a busy machine"""
@@ -62,12 +62,12 @@ class BenchmarkSettings:
     scratch: Path
     data: str
     """a corpus, as for `h2h run --data`"""
-    cores: int
+    num_cores: int
     is_short: bool = False
     requested_rounds: int | None = None
 
-    def get_rounds(self, default: int) -> int:
-        """Return the number of rounds for each contestant."""
+    def get_num_rounds(self, default: int) -> int:
+        """Return how often each contestant runs."""
         return self.requested_rounds or (1 if self.is_short else default)
 
 

@@ -138,7 +138,7 @@ def _render_section(title: str, text: str, results: BenchmarkResults) -> str:
     parts = [f"## {title}\n\n{text}"]
     if results.measurements:
         rows = [_render_row(measurement) for measurement in results.measurements]
-        parts.append(formatting.render_markdown_table(formatting.COLUMNS, rows) + "\n")
+        parts.append(formatting.render_markdown_table(formatting.MEASUREMENT_COLUMNS, rows) + "\n")
     for table in results.tables:
         note = f"\n\n{table.note}" if table.note else ""
         parts.append(f"### {table.title}\n\n{formatting.render_markdown_table(table.columns, table.rows)}{note}\n")

@@ -19,14 +19,14 @@ Weights = dict[str, Tensor]
 
 
 class PeerModel(nn.Module):
-    """A model of another library that maps inputs and mask to logits."""
+    """A model of a different library that maps token ids and attention mask to logits."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
         self.inner = inner
 
-    def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
-        logits: Tensor = self.inner(inputs)
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        logits: Tensor = self.inner(input_ids)
         return logits
 
 
@@ -34,14 +34,15 @@ class PeerModel(nn.Module):
 
 
 class GPT2(PeerModel):
-    """GPT-2. Causal attention never sees padding on the right, so no mask is needed."""
+    """GPT-2. Causal attention never attends to padding on the right, so no mask is needed."""
 
-    def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
-        logits: Tensor = self.inner(input_ids=inputs, use_cache=False).logits
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        logits: Tensor = self.inner(input_ids=input_ids, use_cache=False).logits
         return logits
 
 
 def build_gpt2(shape: WorkloadShape, weights: Weights) -> GPT2:
+    """Return transformers' GPT-2 with our weights."""
     import transformers
 
     config = transformers.GPT2Config(
@@ -91,6 +92,7 @@ def build_gpt2(shape: WorkloadShape, weights: Weights) -> GPT2:
 
 
 def build_x_transformers(shape: WorkloadShape, weights: Weights) -> PeerModel:
+    """Return the decoder of x-transformers with our weights."""
     from x_transformers import Decoder, TransformerWrapper
 
     layers = Decoder(
@@ -147,15 +149,16 @@ class Encoder(nn.Module):
         assert shape.num_classes is not None
         self.classifier = nn.Sequential(nn.Linear(shape.width, 100), nn.ReLU(), nn.Linear(100, shape.num_classes))
 
-    def forward(self, inputs: Tensor, mask: Tensor) -> Tensor:
-        x = self.embedding(inputs) + self.position(torch.arange(inputs.shape[1]))
-        x = self.encoder(x, src_key_padding_mask=~mask)
-        real = mask[..., None]
-        logits: Tensor = self.classifier((x * real).sum(1) / real.sum(1))
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        hidden_states = self.embedding(input_ids) + self.position(torch.arange(input_ids.shape[1]))
+        hidden_states = self.encoder(hidden_states, src_key_padding_mask=~attention_mask)
+        token_mask = attention_mask[..., None]
+        logits: Tensor = self.classifier((hidden_states * token_mask).sum(1) / token_mask.sum(1))
         return logits
 
 
 def build_encoder(shape: WorkloadShape, weights: Weights) -> Encoder:
+    """Return the classifier based on torch.nn.TransformerEncoder with our weights."""
     model = Encoder(shape)
     peer_weights = {
         "embedding.weight": weights["embedding.weight"],
@@ -181,10 +184,12 @@ def build_encoder(shape: WorkloadShape, weights: Weights) -> Encoder:
 
 
 def _rename_norm(theirs: str, weights: Weights, ours: str) -> Weights:
+    """Return the weights of our norm `ours` under the peer's name `theirs`."""
     return {f"{theirs}.{kind}": weights[f"{ours}.inner.{kind}"] for kind in ("weight", "bias")}
 
 
 def _concatenate_projections(weights: Weights, layer: str) -> Tensor:
+    """Return the projections of queries, keys and values of a layer as one matrix, (3 * width, width)."""
     return torch.cat(
         [weights[f"{layer}.attention.projection.{projection}.weight"] for projection in ("query", "key", "value")]
     )
@@ -200,7 +205,7 @@ def _load_weights(model: nn.Module, weights: Weights) -> None:
         parameters[name].copy_(tensor)
 
 
-PEERS: dict[str, Callable[[WorkloadShape, Weights], nn.Module]] = {
+PEER_BUILDERS: dict[str, Callable[[WorkloadShape, Weights], nn.Module]] = {
     "gpt2": build_gpt2,
     "trainer": build_gpt2,
     "x-transformers": build_x_transformers,

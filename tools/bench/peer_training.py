@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .peer_models import PEERS
+from .peer_models import PEER_BUILDERS
 from .workload import EVALUATION_BATCH_SIZE, TensorBatch, Workload
 
 IGNORE_INDEX = -100
@@ -31,61 +31,64 @@ class TrainingReport:
     training_seconds: float = 0.0
     evaluation_seconds: float = 0.0
     losses: dict[int, dict[int, dict[str, float]]] = field(default_factory=dict)
-    """by seed, step and text"""
+    """by seed, step and evaluation split"""
 
 
 def compute_loss(model: nn.Module, batch: TensorBatch, reduction: str = "mean") -> Tensor:
     """Return the cross entropy of a batch, as a plain script computes it."""
-    inputs, labels, mask = batch
-    logits = model(inputs, mask)
+    input_ids, labels, attention_mask = batch
+    logits = model(input_ids, attention_mask)
     return F.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORE_INDEX, reduction=reduction)
 
 
 def create_adam(model: nn.Module, lr: float) -> torch.optim.Optimizer:
     """Return the optimizer of our baseline: Adam, fused."""
-    return torch.optim.Adam([p for p in model.parameters() if p.requires_grad], lr=lr, fused=True)
+    return torch.optim.Adam(
+        [parameter for parameter in model.parameters() if parameter.requires_grad], lr=lr, fused=True
+    )
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, texts: dict[str, list[TensorBatch]]) -> dict[str, float]:
-    """Return the mean loss of each text."""
+def evaluate_splits(model: nn.Module, batches_by_split: dict[str, list[TensorBatch]]) -> dict[str, float]:
+    """Return the mean loss of each evaluation split."""
     model.eval()
     losses = {}
-    for name, batches in texts.items():
+    for split, batches in batches_by_split.items():
         num_predictions = sum(int((labels != IGNORE_INDEX).sum()) for _, labels, _ in batches)
-        losses[name] = sum(compute_loss(model, batch, "sum").item() for batch in batches) / num_predictions
+        losses[split] = sum(compute_loss(model, batch, "sum").item() for batch in batches) / num_predictions
     model.train()
     return losses
 
 
 def train_with_plain_loop(model: nn.Module, workload: Workload, seed: int, report: TrainingReport) -> None:
     """Train as a plain script does."""
-    shape, texts = workload.shape, workload.read_texts()
+    shape, evaluation_splits = workload.shape, workload.read_evaluation_splits()
     optimizer = create_adam(model, shape.lr)
     model.train()
-    losses = report.losses.setdefault(seed, {})
+    losses_by_step = report.losses.setdefault(seed, {})
     for step, batch in enumerate(workload.read_batches(seed)):
         if step % shape.eval_every == 0:
-            losses[step] = _evaluate_and_time(model, texts, report)
-        start = time.perf_counter()
+            losses_by_step[step] = _evaluate_and_time(model, evaluation_splits, report)
+        start_time = time.perf_counter()
         compute_loss(model, batch).backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        report.training_seconds += time.perf_counter() - start
-    losses[shape.steps] = _evaluate_and_time(model, texts, report)
+        report.training_seconds += time.perf_counter() - start_time
+    losses_by_step[shape.steps] = _evaluate_and_time(model, evaluation_splits, report)
 
 
 def _evaluate_and_time(
-    model: nn.Module, texts: dict[str, list[TensorBatch]], report: TrainingReport
+    model: nn.Module, batches_by_split: dict[str, list[TensorBatch]], report: TrainingReport
 ) -> dict[str, float]:
-    start = time.perf_counter()
-    losses = evaluate(model, texts)
-    report.evaluation_seconds += time.perf_counter() - start
+    """Return the loss of each evaluation split and add the duration to the report."""
+    start_time = time.perf_counter()
+    losses = evaluate_splits(model, batches_by_split)
+    report.evaluation_seconds += time.perf_counter() - start_time
     return losses
 
 
-class BatchRows(torch.utils.data.Dataset[dict[str, Tensor]]):
-    """The rows of batches, as Trainer reads them."""
+class SequenceDataset(torch.utils.data.Dataset[dict[str, Tensor]]):
+    """The sequences of all batches, as Trainer reads them."""
 
     def __init__(self, batches: Sequence[TensorBatch]) -> None:
         self.inputs = torch.cat([inputs for inputs, _, _ in batches])
@@ -99,19 +102,17 @@ class BatchRows(torch.utils.data.Dataset[dict[str, Tensor]]):
 
 
 def train_with_trainer(model: nn.Module, workload: Workload, seed: int, report: TrainingReport) -> None:
-    """Train with transformers' Trainer, without its defaults that we do not use: clipping, learning-rate decay,
-    checkpoints and logs.
-    """
+    """Train with transformers' Trainer, without gradient clipping, learning-rate decay, checkpoints and logs."""
     import transformers
 
     class SequentialTrainer(transformers.Trainer):
-        """Reads the rows in their order, which gives the batches of the other contestants."""
+        """Reads the sequences in order, which gives the batches of the other contestants."""
 
         def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
             return torch.utils.data.SequentialSampler(self.train_dataset)
 
     shape = workload.shape
-    arguments = transformers.TrainingArguments(
+    training_arguments = transformers.TrainingArguments(
         output_dir=str(workload.folder / "trainer"),
         max_steps=shape.steps,
         per_device_train_batch_size=16,
@@ -132,40 +133,45 @@ def train_with_trainer(model: nn.Module, workload: Workload, seed: int, report: 
         seed=seed,
     )
 
-    def cross_entropy(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+    def compute_cross_entropy(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
         return F.cross_entropy(outputs.logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE_INDEX)
 
     inner: Any = model.inner
     inner.config.use_cache = False
     trainer = SequentialTrainer(
         model=inner,
-        args=arguments,
-        train_dataset=BatchRows(workload.read_batches(seed)),
-        eval_dataset={name: BatchRows(batches) for name, batches in workload.read_texts().items()},
-        compute_loss_func=cross_entropy,
+        args=training_arguments,
+        train_dataset=SequenceDataset(workload.read_batches(seed)),
+        eval_dataset={name: SequenceDataset(batches) for name, batches in workload.read_evaluation_splits().items()},
+        compute_loss_func=compute_cross_entropy,
     )
     trainer.remove_callback(transformers.PrinterCallback)
-    start = time.perf_counter()
+    start_time = time.perf_counter()
     trainer.train()
-    report.training_seconds += time.perf_counter() - start
-    losses = report.losses.setdefault(seed, {})
+    report.training_seconds += time.perf_counter() - start_time
+    losses_by_step = report.losses.setdefault(seed, {})
     for line in trainer.state.log_history:
         for key, value in line.items():
-            text, _, quantity = key.removeprefix("eval_").rpartition("_")
+            split, _, quantity = key.removeprefix("eval_").rpartition("_")
             if key.startswith("eval_") and quantity == "loss":
-                losses.setdefault(line["step"], {})[text] = value
+                losses_by_step.setdefault(line["step"], {})[split] = value
             elif key.startswith("eval_") and quantity == "runtime":
                 report.evaluation_seconds += value
                 report.training_seconds -= value
 
 
-def train(name: str, workload: Workload, seeds: Sequence[int]) -> TrainingReport:
+def train_peer(name: str, workload: Workload, seeds: Sequence[int]) -> TrainingReport:
     """Train a peer with each seed."""
     report = TrainingReport()
-    train_one = train_with_trainer if name == "trainer" else train_with_plain_loop
+    train_seed = train_with_trainer if name == "trainer" else train_with_plain_loop
     for seed in seeds:
-        train_one(PEERS[name](workload.shape, workload.read_weights(seed)), workload, seed, report)
-    losses = [loss for by_step in report.losses.values() for texts in by_step.values() for loss in texts.values()]
+        train_seed(PEER_BUILDERS[name](workload.shape, workload.read_weights(seed)), workload, seed, report)
+    losses = [
+        loss
+        for losses_by_step in report.losses.values()
+        for losses_by_split in losses_by_step.values()
+        for loss in losses_by_split.values()
+    ]
     if not all(map(math.isfinite, losses)):
         raise FloatingPointError(f"{name}: a loss is not finite")
     return report
@@ -173,13 +179,13 @@ def train(name: str, workload: Workload, seeds: Sequence[int]) -> TrainingReport
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", choices=list(PEERS))
+    parser.add_argument("name", choices=list(PEER_BUILDERS))
     parser.add_argument("folder", type=Path)
     parser.add_argument("seeds", type=int, nargs="+")
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    report = train(arguments.name, Workload.read(arguments.folder), arguments.seeds)
+    report = train_peer(arguments.name, Workload.read(arguments.folder), arguments.seeds)
     print(json.dumps(asdict(report)))
 
 

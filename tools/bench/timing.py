@@ -1,4 +1,4 @@
-"""Run contestants alternately, so that a busy moment of the machine affects all; the best round of each counts."""
+"""Time implementations ("contestants") alternately, so that other load affects all; the best round of each counts."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from .measurements import Measurement, Target
 
 @dataclass
 class BestTiming:
-    """The best of several rounds: wall time, CPU time, and the return value of the fastest round."""
+    """The shortest wall time and CPU time of several rounds."""
 
     wall_seconds: float = float("inf")
     cpu_seconds: float = float("inf")
     value: Any = None
+    """return value of the fastest round"""
 
 
 def read_cpu_seconds() -> float:
@@ -29,24 +30,26 @@ def read_cpu_seconds() -> float:
 
 def run_alternating(
     contestants: Mapping[str, Callable[[], Any]],
-    rounds: int,
+    num_rounds: int,
     *,
     warm_up: bool = True,
-    single_round: Collection[str] = (),
+    single_round_names: Collection[str] = (),
 ) -> dict[str, BestTiming]:
     """Run every contestant once per round and return the best timing of each.
 
     Args:
         warm_up: Call each contestant once without measuring it, to fill caches.
-        single_round: Contestants without a target, which run in the first round only.
+        contestants: Functions to time, by name.
+        num_rounds: How often each contestant runs.
+        single_round_names: Contestants without a target, which run in the first round only.
     """
     best = {name: BestTiming() for name in contestants}
     if warm_up:
         for contestant in contestants.values():
             contestant()
-    for round_index in range(rounds):
+    for round_index in range(num_rounds):
         for name, contestant in contestants.items():
-            if round_index and name in single_round:
+            if round_index and name in single_round_names:
                 continue
             gc.collect()
             wall_start, cpu_start = time.perf_counter(), read_cpu_seconds()
@@ -71,13 +74,13 @@ class Comparison:
     theirs: Callable[[], object] | None = None
     peer: str = "transformers"
     min_ratio: float | None = None
-    """the target"""
+    """target for our speed relative to theirs"""
 
 
-def measure_comparison(comparison: Comparison, rounds: int) -> Measurement:
+def measure_comparison(comparison: Comparison, num_rounds: int) -> Measurement:
     """Return a comparison in units per second."""
     contestants = {"ours": comparison.ours} | ({"theirs": comparison.theirs} if comparison.theirs else {})
-    best = run_alternating(contestants, rounds)
+    best = run_alternating(contestants, num_rounds)
     ours, theirs = best["ours"], best.get("theirs")
     rate = comparison.amount / ours.wall_seconds
     if theirs is None:

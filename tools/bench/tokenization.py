@@ -23,22 +23,23 @@ MAX_ADDED_GIGABYTES = 0.1
 MEGABYTE = 1e6
 VOCAB_SIZE = 8_000
 ROWS_PER_BATCH = 10_000
-TEXT_FILE, TOKENIZER_FILE = "train.txt", "tokenizer.json"
+TEXT_FILE = "train.txt"
+TOKENIZER_FILE = "tokenizer.json"
 
 
-def tokenization(settings: BenchmarkSettings) -> Measurements:
+def measure_tokenization(settings: BenchmarkSettings) -> Measurements:
     """Compare with the same BPE tokenizer, trained on the corpus that the text repeats."""
     folder = settings.scratch / "tokenization"
-    size = GIGABYTE // 500 if settings.is_short else GIGABYTE
-    write_text(folder, settings.data, size)
+    num_bytes = GIGABYTE // 500 if settings.is_short else GIGABYTE
+    write_large_corpus(folder, settings.data, num_bytes)
     contestants = {
         "ours": lambda: _run_ours(folder, settings),
-        "theirs": lambda: _run_child("library", folder, settings.cores, TOKENIZERS_PARALLELISM="true"),
+        "theirs": lambda: _run_in_child("library", folder, settings.num_cores, TOKENIZERS_PARALLELISM="true"),
     }
-    best = run_alternating(contestants, settings.get_rounds(ROUNDS), warm_up=False)
+    best = run_alternating(contestants, settings.get_num_rounds(ROUNDS), warm_up=False)
     ours, theirs = best["ours"].value, best["theirs"].value
-    rates = [size / MEGABYTE / result["seconds"] for result in (ours, theirs)]
-    name, target = f"{size / MEGABYTE:,.0f} MB of text to tokens on disk", Target(0.8)
+    rates = [num_bytes / MEGABYTE / result["seconds"] for result in (ours, theirs)]
+    name, target = f"{num_bytes / MEGABYTE:,.0f} MB of text to tokens on disk", Target(0.8)
     yield Measurement(name, rates[0], "MB/s", rates[1], "encode_batch, all cores", rates[0] / rates[1], target=target)
     yield Measurement(
         f"{name}: peak memory of the process",
@@ -50,13 +51,13 @@ def tokenization(settings: BenchmarkSettings) -> Measurements:
         "gigabytes",
         Target(1.0, is_maximum=True),
     )
-    opened = _run_child("open", folder, settings.cores, XDG_CACHE_HOME=str(folder / "cache"))
-    yield Measurement(f"{name}: open in another process and sample a batch", opened["seconds"], "s")
+    opened_cache = _run_in_child("open", folder, settings.num_cores, XDG_CACHE_HOME=str(folder / "cache"))
+    yield Measurement(f"{name}: open in another process and sample a batch", opened_cache["seconds"], "s")
     yield Measurement(
         f"{name}: memory that this adds, mapped pages included",
-        opened["added"] / MEGABYTE,
+        opened_cache["added"] / MEGABYTE,
         "MB",
-        result=opened["added"] / GIGABYTE,
+        result=opened_cache["added"] / GIGABYTE,
         kind="gigabytes",
         target=Target(MAX_ADDED_GIGABYTES, is_maximum=True),
     )
@@ -65,43 +66,43 @@ def tokenization(settings: BenchmarkSettings) -> Measurements:
 def _run_ours(folder: Path, settings: BenchmarkSettings) -> dict[str, float]:
     """Tokenize with an empty cache."""
     shutil.rmtree(folder / "cache", ignore_errors=True)
-    return _run_child("cache", folder, settings.cores, XDG_CACHE_HOME=str(folder / "cache"))
+    return _run_in_child("cache", folder, settings.num_cores, XDG_CACHE_HOME=str(folder / "cache"))
 
 
-def _run_child(name: str, folder: Path, cores: int, **variables: str) -> dict[str, float]:
+def _run_in_child(name: str, folder: Path, cores: int, **variables: str) -> dict[str, float]:
     """Run a function of this module in a child process with all cores. The child measures without its imports."""
     command = child_processes.build_python_command("tools.bench.tokenization", name, str(folder))
-    output = child_processes.run(command, num_threads=cores, **variables)
-    result: dict[str, float] = child_processes.parse_result(output)
+    output = child_processes.run_command(command, num_threads=cores, **variables)
+    result: dict[str, float] = child_processes.parse_json_result(output)
     return result
 
 
-def write_text(folder: Path, data: str, size: int) -> None:
-    """Write the corpus repeatedly, with a number and a random word in each line so that all lines differ, and a BPE
-    tokenizer trained on it.
-    """
-    from headtohead.data import tokenizers
+def write_large_corpus(folder: Path, data: str, num_characters_to_write: int) -> None:
+    """Write a large text of distinct lines, made from a corpus, and a BPE tokenizer trained on the corpus."""
+    from headtohead.data.tokenization import tokenizers
     from headtohead.tasks.registry import prepare_dataset
 
     from .workload import build_baseline_trial, build_decoder_experiment
 
     trial = build_baseline_trial(build_decoder_experiment(data), 0)
-    rows = [" ".join(row.split()) for row in prepare_dataset(trial.data, trial.task).corpus.splits["train"].rows]
-    rows = [row for row in rows if row]
+    corpus_rows = [" ".join(row.split()) for row in prepare_dataset(trial.data, trial.task).corpus.splits["train"].rows]
+    corpus_rows = [row for row in corpus_rows if row]
     folder.mkdir(parents=True, exist_ok=True)
-    backend = tokenizers.train_bpe_tokenizer(iter(rows), vocab_size=VOCAB_SIZE)
+    backend = tokenizers.train_bpe_tokenizer(iter(corpus_rows), vocab_size=VOCAB_SIZE)
     (folder / TOKENIZER_FILE).write_text(backend.to_str(), encoding="utf-8")
     with (folder / TEXT_FILE).open("w", encoding="utf-8", newline="\n") as file:
         num_characters = 0
-        for line in iter_distinct_rows(rows):
+        for line in generate_distinct_lines(corpus_rows):
             num_characters += file.write(line)
-            if num_characters >= size:
+            if num_characters >= num_characters_to_write:
                 break
-    (folder / "test.txt").write_text("".join(islice(iter_distinct_rows(rows, seed=1), 20)), encoding="utf-8")
+    (folder / "test.txt").write_text(
+        "".join(islice(generate_distinct_lines(corpus_rows, seed=1), 20)), encoding="utf-8"
+    )
 
 
-def iter_distinct_rows(rows: list[str], seed: int = 0) -> Iterator[str]:
-    """Yield rows indefinitely."""
+def generate_distinct_lines(rows: list[str], seed: int = 0) -> Iterator[str]:
+    """Yield the rows of a corpus repeatedly, each with a random word and number so that all lines differ."""
     generator = random.Random(seed)
     words = sorted({word for row in rows for word in row.split()})
     while True:
@@ -113,7 +114,8 @@ def iter_distinct_rows(rows: list[str], seed: int = 0) -> Iterator[str]:
 
 
 def build_data_config(folder: Path) -> Any:
-    from headtohead.config import data
+    """Return the [data] table for the large text."""
+    from headtohead.config.tables import data
 
     tokenizer = {"kind": "file", "path": str(folder / TOKENIZER_FILE)}
     files = {"train": TEXT_FILE, "test": {"test": "test.txt"}}
@@ -126,9 +128,9 @@ def tokenize_to_cache(folder: Path) -> dict[str, float]:
     """Tokenize the file into our token cache."""
     from headtohead.data import token_cache
 
-    start = time.perf_counter()
+    start_time = time.perf_counter()
     token_cache.load_tokenized_corpus(build_data_config(folder), has_labels=False, on_progress=lambda *arguments: None)
-    return {"seconds": time.perf_counter() - start, "bytes": _read_peak_bytes()}
+    return {"seconds": time.perf_counter() - start_time, "bytes": _read_peak_bytes()}
 
 
 def tokenize_with_library(folder: Path) -> dict[str, float]:
@@ -136,37 +138,40 @@ def tokenize_with_library(folder: Path) -> dict[str, float]:
     from tokenizers import Tokenizer
 
     backend = Tokenizer.from_file(str(folder / TOKENIZER_FILE))
-    start, num_tokens = time.perf_counter(), 0
+    start_time, num_tokens = time.perf_counter(), 0
     with (folder / TEXT_FILE).open(encoding="utf-8") as file:
         while lines := list(islice(file, ROWS_PER_BATCH)):
             num_tokens += sum(len(encoding.ids) for encoding in backend.encode_batch(lines, add_special_tokens=False))
-    return {"seconds": time.perf_counter() - start, "bytes": _read_peak_bytes(), "tokens": num_tokens}
+    return {"seconds": time.perf_counter() - start_time, "bytes": _read_peak_bytes(), "tokens": num_tokens}
 
 
 def open_token_cache(folder: Path) -> dict[str, float]:
     """Open the corpus and sample a batch, as training does before its first step."""
-    from headtohead.config import training as config_training
+    from headtohead.config.tables import training as config_training
     from headtohead.config.tasks import Target as PredictionTarget
     from headtohead.data import token_cache
     from headtohead.data.batches import BatchSchedule
-    from headtohead.training import memory
+    from headtohead.training.hardware import process_memory
 
     data = build_data_config(folder)
-    memory.reset_peak()
-    memory_before, start = memory.read_peak_bytes(), time.perf_counter()
+    process_memory.reset_peak_memory()
+    memory_before, start_time = process_memory.read_peak_memory_bytes(), time.perf_counter()
     corpus = token_cache.load_tokenized_corpus(data, has_labels=False)
-    training = config_training.TrainingConfig.model_validate({"steps": 10, "batch_size": 16})
-    BatchSchedule(corpus.encoded["train"], PredictionTarget.NEXT_TOKEN, training, data, 32, 0, corpus.tokenizer).batch(
-        0
-    )
-    return {"seconds": time.perf_counter() - start, "added": memory.read_peak_bytes() - memory_before}
+    training = config_training.TrainingConfig.model_validate({"budget": "10 steps", "batch_size": 16})
+    BatchSchedule(
+        corpus.encoded["train"], PredictionTarget.NEXT_TOKEN, training, data, 32, 0, corpus.tokenizer
+    ).get_batch(0)
+    return {
+        "seconds": time.perf_counter() - start_time,
+        "added": process_memory.read_peak_memory_bytes() - memory_before,
+    }
 
 
 def _read_peak_bytes() -> int:
     """Return the peak memory of the process. getrusage would include the peak of the parent at the fork."""
-    from headtohead.training import memory
+    from headtohead.training.hardware import process_memory
 
-    return memory.read_peak_bytes()
+    return process_memory.read_peak_memory_bytes()
 
 
 if __name__ == "__main__":

@@ -32,8 +32,8 @@ PEERS = [
 ]
 
 
-def training(settings: BenchmarkSettings) -> Measurements:
+def measure_decoder_training(settings: BenchmarkSettings) -> Measurements:
     """Train 8 seeds for 500 steps; in a short run, 2 seeds for 20 steps."""
     seeds, steps, eval_every = (2, 20, 10) if settings.is_short else (8, 500, 100)
     raw = build_decoder_experiment(settings.data, seeds=seeds, steps=steps, eval_every=eval_every)
-    yield from compare_trial_rates(raw, PEERS, settings, settings.get_rounds(ROUNDS), settings.scratch / "training")
+    yield from compare_trial_rates(raw, PEERS, settings, settings.get_num_rounds(ROUNDS), settings.scratch / "training")

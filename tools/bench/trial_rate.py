@@ -13,16 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headtohead.atomic_io import read_json, read_jsonl
+from headtohead.json_files import read_json, read_jsonl
 
 from . import child_processes
 from .measurements import BenchmarkSettings, Measurement, Measurements, Table, Target
 from .timing import BestTiming, run_alternating
 from .workload import RawExperiment, write_workload
 
-USUAL_LAYOUT, OUR_LAYOUT = "usual layout", "our layout"
+USUAL_LAYOUT = "usual layout"
+"""one process with all threads"""
+OUR_LAYOUT = "our layout"
+"""one process per core with one thread each"""
 LAYOUTS = (USUAL_LAYOUT, OUR_LAYOUT)
 MAX_INITIAL_LOSS_DIFFERENCE = 1e-4
+"""in nats, between our losses and those of a peer with equal mathematics before the first step"""
 
 
 @dataclass(frozen=True)
@@ -33,42 +37,42 @@ class Peer:
     title: str
     min_ratios: Mapping[str, float]
     difference: str
-    """what differs from our mathematics or our work"""
+    """how its mathematics or its work differs from ours"""
     has_equal_losses: bool = True
     """whether its losses equal ours up to rounding"""
 
 
 def compare_trial_rates(
-    raw: RawExperiment, peers: list[Peer], settings: BenchmarkSettings, rounds: int, folder: Path
+    raw: RawExperiment, peers: list[Peer], settings: BenchmarkSettings, num_rounds: int, folder: Path
 ) -> Measurements:
     """Run all contestants; yield rates, where time is spent, and whether all computed the same losses."""
     write_workload(raw, folder)
     contestants: dict[str, Callable[[], Any]] = {"ours": lambda: _run_ours(folder, raw["seeds"], settings)}
-    without_target = set()
+    names_without_target = set()
     for peer in peers:
         for layout in LAYOUTS:
             name = f"{peer.name}, {layout}"
             contestants[name] = _build_peer_run(peer.name, layout, folder, raw["seeds"], settings)
-            without_target |= set() if layout in peer.min_ratios else {name}
-    best = run_alternating(contestants, rounds, warm_up=False, single_round=without_target)
+            names_without_target |= set() if layout in peer.min_ratios else {name}
+    best = run_alternating(contestants, num_rounds, warm_up=False, single_round_names=names_without_target)
     yield from _compare_rates(best, peers, raw["seeds"])
     yield _build_time_table(best, peers, raw["seeds"])
     yield Table("Differences from ours", ["peer", "difference"], [[peer.title, peer.difference] for peer in peers])
     yield from _compare_losses(best, peers)
 
 
-def _run_ours(folder: Path, seeds: int, settings: BenchmarkSettings) -> dict[str, Any]:
+def _run_ours(folder: Path, num_seeds: int, settings: BenchmarkSettings) -> dict[str, Any]:
     """Run `h2h run`; return durations and losses from its run folders."""
-    out = folder / "runs"
-    shutil.rmtree(out, ignore_errors=True)
-    arguments = ("run", str(folder / "bench.toml"), "--out", str(out), "--workers", str(settings.cores))
-    child_processes.run(child_processes.build_python_command("headtohead.cli", *arguments))
+    runs_folder = folder / "runs"
+    shutil.rmtree(runs_folder, ignore_errors=True)
+    arguments = ("run", str(folder / "bench.toml"), "--out", str(runs_folder), "--workers", str(settings.num_cores))
+    child_processes.run_command(child_processes.build_python_command("headtohead.cli", *arguments))
     report: dict[str, Any] = {"training_seconds": 0.0, "evaluation_seconds": 0.0, "losses": {}}
-    for seed in range(seeds):
-        run = out / "baseline" / f"seed-{seed}"
-        report["training_seconds"] += read_json(run / "result.json")["training"]["seconds"]
+    for seed in range(num_seeds):
+        run_folder = runs_folder / "baseline" / f"seed-{seed}"
+        report["training_seconds"] += read_json(run_folder / "result.json")["training"]["seconds"]
         losses_by_step: dict[str, dict[str, float]] = {}
-        for line in read_jsonl(run / "metrics.jsonl"):
+        for line in read_jsonl(run_folder / "metrics.jsonl"):
             if line["split"] != "batches":
                 losses_by_step.setdefault(str(line["step"]), {})[line["split"]] = line["loss"]
         report["losses"][str(seed)] = losses_by_step
@@ -76,37 +80,40 @@ def _run_ours(folder: Path, seeds: int, settings: BenchmarkSettings) -> dict[str
 
 
 def _build_peer_run(
-    name: str, layout: str, folder: Path, seeds: int, settings: BenchmarkSettings
+    name: str, layout: str, folder: Path, num_seeds: int, settings: BenchmarkSettings
 ) -> Callable[[], dict[str, Any]]:
     """Return a function that trains a peer in one layout."""
-    processes, threads = (1, settings.cores) if layout == USUAL_LAYOUT else (min(settings.cores, seeds), 1)
-    module, options = "tools.bench.peer_training", ("--threads", str(threads))
-    seeds_by_process = [map(str, range(first, seeds, processes)) for first in range(processes)]
+    num_processes, num_threads = (
+        (1, settings.num_cores) if layout == USUAL_LAYOUT else (min(settings.num_cores, num_seeds), 1)
+    )
+    module, options = "tools.bench.peer_training", ("--threads", str(num_threads))
+    seeds_by_process = [map(str, range(first, num_seeds, num_processes)) for first in range(num_processes)]
     commands = [
         child_processes.build_python_command(module, name, str(folder), *process_seeds, *options)
         for process_seeds in seeds_by_process
     ]
 
-    def run() -> dict[str, Any]:
-        outputs = child_processes.run_in_parallel(commands, num_threads=threads)
-        reports = [child_processes.parse_result(output) for output in outputs]
+    def run_peer() -> dict[str, Any]:
+        outputs = child_processes.run_commands_in_parallel(commands, num_threads=num_threads)
+        reports = [child_processes.parse_json_result(output) for output in outputs]
         seconds = {key: sum(report[key] for report in reports) for key in ("training_seconds", "evaluation_seconds")}
-        losses = {seed: by_step for report in reports for seed, by_step in report["losses"].items()}
+        losses = {seed: seed_losses for report in reports for seed, seed_losses in report["losses"].items()}
         return {**seconds, "losses": losses}
 
-    return run
+    return run_peer
 
 
-def _compare_rates(best: dict[str, BestTiming], peers: list[Peer], seeds: int) -> Measurements:
+def _compare_rates(best: dict[str, BestTiming], peers: list[Peer], num_seeds: int) -> Measurements:
+    """Yield trials per hour, ours and each peer's, for every layout."""
     ours = best["ours"]
     for layout in LAYOUTS:
         for peer in peers:
             theirs, min_ratio = best[f"{peer.name}, {layout}"], peer.min_ratios.get(layout)
             yield Measurement(
                 f"{peer.title}, {layout}",
-                3600 * seeds / ours.wall_seconds,
+                3600 * num_seeds / ours.wall_seconds,
                 "trials/h",
-                3600 * seeds / theirs.wall_seconds,
+                3600 * num_seeds / theirs.wall_seconds,
                 peer.title,
                 theirs.wall_seconds / ours.wall_seconds,
                 target=None if min_ratio is None else Target(min_ratio),
@@ -114,14 +121,14 @@ def _compare_rates(best: dict[str, BestTiming], peers: list[Peer], seeds: int) -
             )
 
 
-def _build_time_table(best: dict[str, BestTiming], peers: list[Peer], seeds: int) -> Table:
+def _build_time_table(best: dict[str, BestTiming], peers: list[Peer], num_seeds: int) -> Table:
     """Return the seconds per trial of the whole command, its steps and its evaluations."""
     titles = {f"{peer.name}, {layout}": f"{peer.title}, {layout}" for peer in peers for layout in LAYOUTS}
     rows = []
     for name, timing in best.items():
-        training, evaluation = (timing.value[key] / seeds for key in ("training_seconds", "evaluation_seconds"))
+        training, evaluation = (timing.value[key] / num_seeds for key in ("training_seconds", "evaluation_seconds"))
         evaluation_text = f"{evaluation:.2f}" if evaluation else "-"
-        wall, cpu = timing.wall_seconds / seeds, timing.cpu_seconds / seeds
+        wall, cpu = timing.wall_seconds / num_seeds, timing.cpu_seconds / num_seeds
         rows.append([titles.get(name, name), f"{wall:.2f}", f"{training:.2f}", evaluation_text, f"{cpu:.2f}"])
     columns = ["contestant", "wall time, command", "steps", "evaluation", "CPU time, command"]
     note = (
@@ -133,29 +140,36 @@ def _build_time_table(best: dict[str, BestTiming], peers: list[Peer], seeds: int
 
 
 def _compare_losses(best: dict[str, BestTiming], peers: list[Peer]) -> Measurements:
-    """Compare the losses of the evaluated texts with ours, before the first and after the last step."""
+    """Compare each peer's losses on the evaluation splits with ours, before the first and after the last step."""
     rows = []
     for peer in peers:
         losses = best[f"{peer.name}, {OUR_LAYOUT}"].value["losses"]
         differences = compute_max_differences(best["ours"].value["losses"], losses)
-        first, last = differences[min(differences)], differences[max(differences)]
-        rows.append([peer.title, f"{first:.1e}", f"{last:.1e}", "yes" if peer.has_equal_losses else "no"])
+        initial_difference, final_difference = differences[min(differences)], differences[max(differences)]
+        rows.append(
+            [
+                peer.title,
+                f"{initial_difference:.1e}",
+                f"{final_difference:.1e}",
+                "yes" if peer.has_equal_losses else "no",
+            ]
+        )
         if peer.has_equal_losses:
             name = f"{peer.title}: largest difference of losses at the start"
             target = Target(MAX_INITIAL_LOSS_DIFFERENCE, is_maximum=True)
-            yield Measurement(name, first, "nats", result=first, kind="nats", target=target)
+            yield Measurement(name, initial_difference, "nats", result=initial_difference, kind="nats", target=target)
     note = "Largest difference to our loss over seeds and texts, with equal initial weights and one thread."
     columns = ["peer", "before the first step", "after the last step", "same mathematics"]
     yield Table("Agreement of losses", columns, rows, note)
 
 
-def compute_max_differences(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[int, float]:
-    """Return, by step, the largest difference of losses over the seeds and texts that both evaluated."""
+def compute_max_differences(our_losses: dict[str, Any], peer_losses: dict[str, Any]) -> dict[int, float]:
+    """Return, by step, the largest loss difference over the seeds and splits that both evaluated."""
     differences: dict[int, float] = {}
-    for seed, losses_by_step in ours.items():
+    for seed, losses_by_step in our_losses.items():
         for step, losses in losses_by_step.items():
-            other_losses = theirs[seed].get(step, {})
-            for name in losses.keys() & other_losses.keys():
-                difference = abs(losses[name] - other_losses[name])
+            their_losses = peer_losses[seed].get(step, {})
+            for name in losses.keys() & their_losses.keys():
+                difference = abs(losses[name] - their_losses[name])
                 differences[int(step)] = max(differences.get(int(step), 0.0), difference)
     return differences

@@ -11,36 +11,38 @@ from pathlib import Path
 
 import torch
 
-from . import __doc__ as about
-from . import page
-from .aa_training import KINDS, train_experiments
+from . import __doc__ as package_doc
+from . import coverage_page, page
+from .aa_training import AA_EXPERIMENTS, train_experiments
 from .advice import study_advice
 from .cli_runs import run_cli_experiments
 from .collapse import study_collapsing_runs
 from .comparison_training import train_comparisons
-from .coverage import list_synthetic_groups, measure_group
+from .coverage import list_synthetic_groups, measure_group_coverage
+from .document_advice import study_document_advice
 from .false_verdicts import MARGINS, study_false_verdicts, study_families
 from .power import study_pairing, study_shared_variance
 from .results import ResultStore
+from .rule_version import compute_interval_version
 from .simulations import load_comparisons
 
-ROOT = Path(__file__).parents[2]
+PROJECT_ROOT = Path(__file__).parents[2]
 STAGES = ("train", "commands", "studies")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="make calibration", description=about)
-    parser.add_argument("--cache", type=Path, default=ROOT / ".calibration")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "calibration.md")
+    parser = argparse.ArgumentParser(prog="make calibration", description=package_doc)
+    parser.add_argument("--cache", type=Path, default=PROJECT_ROOT / ".calibration")
+    parser.add_argument("--out", type=Path, default=PROJECT_ROOT / "docs" / "calibration.md")
     parser.add_argument("--stage", choices=STAGES, help="run only this stage")
     parser.add_argument("--stale", action="store_true", help="also use results of other versions of the verdict rule")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     store = ResultStore(arguments.cache / "results", accepts_stale=arguments.stale)
     if arguments.stage in (None, "train"):
-        train_comparisons(arguments.cache)
-        for kind in KINDS:
+        for kind in AA_EXPERIMENTS:
             train_experiments(kind, arguments.cache)
+        train_comparisons(arguments.cache)
     if arguments.stage in (None, "commands"):
         run_cli_experiments(store, arguments.cache)
     if arguments.stage in (None, "studies"):
@@ -50,7 +52,7 @@ def main() -> None:
 def write_page(store: ResultStore, cache: Path, out: Path) -> None:
     """Run the studies that are not stored yet and write the page."""
     sections: dict[str, str] = {}
-    kinds = list(KINDS)
+    kinds = list(AA_EXPERIMENTS)
     false_verdicts = [
         row for kind in kinds for margin in MARGINS for row in study_false_verdicts(store, kind, cache, margin)
     ]
@@ -60,20 +62,19 @@ def write_page(store: ResultStore, cache: Path, out: Path) -> None:
     )
     sections["A/A experiments through the command line"] = page.format_commands(store.list_rows("commands"))
     sections["Collapsing runs"] = page.format_collapse(study_collapsing_runs(store))
-    groups = {
-        "real addresses": load_comparisons(cache),
-        "real addresses, equal seeds possible": load_comparisons(cache, blend_weight=0.0),
-        **list_synthetic_groups(),
-    }
-    for name, simulations in groups.items():
-        sections[f"Coverage: {name}"] = page.format_coverage(
-            name, measure_group(store.with_modules("statistics"), simulations)
+    comparisons = load_comparisons(cache)
+    simulations_by_group = {"real addresses": comparisons, **list_synthetic_groups()}
+    for name, simulations in simulations_by_group.items():
+        sections[f"Coverage: {name}"] = coverage_page.format_coverage(
+            name, measure_group_coverage(store.with_version(compute_interval_version()), simulations)
         )
         print(f"coverage of {name} measured", flush=True)
     sections["Is advice true?"] = page.format_advice(study_advice(store))
-    independent = store.with_modules()
-    sections["A variance shared by variants"] = page.format_shared_variance(study_shared_variance(independent))
-    sections["Paired or unpaired"] = page.format_pairing(study_pairing(independent))
+    sections["Advice on documents followed"] = page.format_document_advice(
+        study_document_advice(store, [simulation for simulation in comparisons if "1790" in simulation.name])
+    )
+    sections["A variance shared by variants"] = page.format_shared_variance(study_shared_variance(store))
+    sections["Paired or unpaired"] = page.format_pairing(study_pairing(store.with_version("")))
     sections["Limits"] = page.LIMITS
     sections["Versions"] = page.format_versions(
         {
@@ -81,12 +82,13 @@ def write_page(store: ResultStore, cache: Path, out: Path) -> None:
             "several variants": store.count_stale("families"),
             "command line": store.count_stale("commands"),
             "collapsing runs": store.count_stale("collapse"),
-            "coverage": store.with_modules("statistics").count_stale("coverage"),
+            "coverage": store.with_version(compute_interval_version()).count_stale("coverage"),
             "advice": store.count_stale("advice"),
+            "advice on documents": store.count_stale("document-advice"),
         }
     )
-    text = "\n".join([page.INTRODUCTION, *(f"## {title}\n{text}" for title, text in sections.items())])
-    out.write_text(page.wrap_prose(text).rstrip() + "\n")
+    page_text = "\n".join([page.INTRODUCTION, *(f"## {title}\n{page_text}" for title, page_text in sections.items())])
+    out.write_text(page.wrap_prose(page_text).rstrip() + "\n")
     print(out)
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from headtohead.data.sources.sotu import _extract_clean_sentences, _find_data_folder
-from headtohead.data.tokenizers import TokenizerProtocol
+from headtohead.data.tokenization.tokenizers import TokenizerProtocol
 
 TRAINING_ADDRESSES = 37
 """addresses that train the tiny models; the others are test documents"""
@@ -32,7 +32,7 @@ class Address:
 
     @property
     def period(self) -> str | None:
-        """Class of its sentences."""
+        """The class of its sentences, or None."""
         return next((name for name, years in PERIODS.items() if self.year in years), None)
 
 
@@ -54,8 +54,8 @@ def read_addresses() -> tuple[Address, ...]:
 
 
 @cache
-def keep_letters(text: str) -> str:
-    """Return a text in lower case, with a single space for everything but letters."""
+def normalize_letters(text: str) -> str:
+    """Return a text in lower case in which everything but letters is replaced by single spaces."""
     return re.sub("[^a-z]+", " ", text.lower()).strip()
 
 
@@ -73,32 +73,35 @@ def write_language_model_corpus(
 def write_classification_corpus(
     folder: Path, train: Sequence[Address], test: Sequence[Address], rows_per_class: int
 ) -> Path:
-    """Write labelled sentences as a folder corpus, the same number for each period."""
+    """Write labeled sentences as a folder corpus, the same number for each period."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, addresses in (("train", train), ("test", test)):
         lines = ["label\ttext"]
         for period in PERIODS:
             sentences = {text for address in addresses if address.period == period for text in address.sentences}
-            ranked = sorted(sentences, key=lambda text: hashlib.sha256(text.encode()).digest())
-            lines += [f"{period}\t{text}" for text in ranked[:rows_per_class]]
+            ordered_sentences = sorted(sentences, key=lambda text: hashlib.sha256(text.encode()).digest())
+            lines += [f"{period}\t{text}" for text in ordered_sentences[:rows_per_class]]
         (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
     return folder
 
 
 @cache
 def cut_into_blocks(text: str, tokenizer: TokenizerProtocol, context: int) -> Tensor:
-    """Return the full blocks of a text, shape (blocks, context + 1)."""
-    tokens = torch.tensor(tokenizer.encode_batch([text])[0])
-    return tokens.unfold(0, context + 1, context)
+    """Return the token ids of a text in overlapping blocks of context + 1 tokens, without an incomplete last block."""
+    token_ids = torch.tensor(tokenizer.encode_batch([text])[0])
+    return token_ids.unfold(0, context + 1, context)
 
 
 def pad_sentences(sentences: Sequence[str], tokenizer: TokenizerProtocol, context: int) -> tuple[Tensor, Tensor]:
     """Return token ids and attention mask of sentences, each (sentences, context), truncated or padded."""
     input_ids = torch.full((len(sentences), context), tokenizer.pad_id or 0)
-    mask = torch.zeros(len(sentences), context, dtype=torch.bool)
-    for row, ids in enumerate(tokenizer.encode_batch(list(sentences))):
+    attention_mask = torch.zeros(len(sentences), context, dtype=torch.bool)
+    for sentence_index, token_ids in enumerate(tokenizer.encode_batch(list(sentences))):
         if tokenizer.bos_id is not None and tokenizer.eos_id is not None:
-            ids = [tokenizer.bos_id, *ids, tokenizer.eos_id]
-        ids = ids[:context]
-        input_ids[row, : len(ids)], mask[row, : len(ids)] = torch.tensor(ids), True
-    return input_ids, mask
+            token_ids = [tokenizer.bos_id, *token_ids, tokenizer.eos_id]
+        token_ids = token_ids[:context]
+        input_ids[sentence_index, : len(token_ids)], attention_mask[sentence_index, : len(token_ids)] = (
+            torch.tensor(token_ids),
+            True,
+        )
+    return input_ids, attention_mask

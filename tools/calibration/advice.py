@@ -1,4 +1,4 @@
-"""Is advice true? "About 7 more seeds would settle it" should hold in four of five cases.
+"""Check advice such as "About 7 more seeds would settle it", which should hold in four of five cases.
 
 No advice holds in four of five cases at a fixed effect, so the true differences have a distribution: normal around 0,
 with the standard deviation of the paired difference of one seed. The equivalence margin is a quarter of it. Experiments
@@ -11,19 +11,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from headtohead.verdict.compare import ErrorBudget, compare_scores
+from headtohead.verdict.compare import compare_scores
+from headtohead.verdict.decision_rule import OPEN_OUTCOMES
+from headtohead.verdict.interim import AlphaBudget
 from headtohead.verdict.record import Verdict
-from headtohead.verdict.rule import OPEN_OUTCOMES
 from headtohead.verdict.scores import Scores
 
 from .results import ResultStore
 
-EXPERIMENTS = 600
+NUM_EXPERIMENTS = 2_400
 MARGIN = 0.25
 """in standard deviations of the paired difference of one seed"""
 FIRST_SEEDS = (3, 5, 8)
-MAX_UNITS = 2_000
-"""documents beyond which advice is not followed"""
+MAX_ADDED_UNITS = 2_000
+"""larger numbers of advised seeds or documents are not added"""
 EFFECT_LIMITS = (0.25, 0.5, 1.0, np.inf)
 
 
@@ -64,7 +65,7 @@ def study_advice(store: ResultStore) -> list[AdviceRow]:
     return [
         store.get(
             "advice",
-            f"{setting}; {seeds}; {EXPERIMENTS}",
+            f"{setting}; {seeds}; {NUM_EXPERIMENTS}",
             AdviceRow,
             lambda setting=setting, seeds=seeds: _measure_advice(setting, seeds),  # type: ignore[misc]
         )
@@ -74,52 +75,57 @@ def study_advice(store: ResultStore) -> list[AdviceRow]:
 
 
 def _measure_advice(setting: AdviceSetting, first_seeds: int) -> AdviceRow:
+    """Simulate experiments that follow the advice of their first analysis."""
     rng = np.random.default_rng([first_seeds, setting.documents])
     settled_at_once = 0
-    bins: list[tuple[int, bool]] = []
-    for _ in range(EXPERIMENTS):
+    advice_results: list[tuple[int, bool]] = []
+    for _ in range(NUM_EXPERIMENTS):
         effect = float(rng.standard_normal())
         experiment = SimulatedExperiment(rng, effect, setting)
-        verdict = experiment.judge(first_seeds, setting.documents, ErrorBudget())
+        verdict = experiment.judge(first_seeds, setting.documents, AlphaBudget())
         if verdict.outcome not in OPEN_OUTCOMES:
             settled_at_once += 1
             continue
         advice = verdict.additional_documents if setting.follows_documents else verdict.additional_seeds
-        if advice is None or advice > MAX_UNITS:
+        if advice is None or advice > MAX_ADDED_UNITS:
             continue
         seeds = first_seeds if setting.follows_documents else first_seeds + advice
         documents = setting.documents + advice if setting.follows_documents else setting.documents
-        verdict = experiment.judge(seeds, documents, ErrorBudget().add_analysis("variant", first_seeds))
-        bins.append((int(np.searchsorted(EFFECT_LIMITS, abs(effect))), verdict.outcome not in OPEN_OUTCOMES))
+        budget = AlphaBudget().add_analysis("variant", first_seeds, setting.documents)
+        verdict = experiment.judge(seeds, documents, budget)
+        advice_results.append((int(np.searchsorted(EFFECT_LIMITS, abs(effect))), verdict.outcome not in OPEN_OUTCOMES))
     counts = [
-        tuple(sum(index == i and is_true >= at_least for i, is_true in bins) for index in range(4))
+        tuple(
+            sum(result_bin == bin_index and is_true >= at_least for bin_index, is_true in advice_results)
+            for result_bin in range(4)
+        )
         for at_least in (0, 1)
     ]
     return AdviceRow(
         setting.name,
         first_seeds,
-        EXPERIMENTS,
+        NUM_EXPERIMENTS,
         settled_at_once,
-        len(bins),
-        sum(is_true for _, is_true in bins),
+        len(advice_results),
+        sum(is_true for _, is_true in advice_results),
         *counts,
     )
 
 
 class SimulatedExperiment:
-    """Effects of seeds, documents and their interaction. More data extends the table that was seen before."""
+    """Noise of seeds and documents. More data extends the scores of earlier analyses."""
 
     def __init__(self, rng: np.random.Generator, effect: float, setting: AdviceSetting) -> None:
         self.rng, self.effect, self.setting = rng, effect, setting
-        self.of_seeds, self.of_documents = np.zeros(0), np.zeros(0)
+        self.seed_effects, self.document_effects = np.zeros(0), np.zeros(0)
 
-    def judge(self, num_seeds: int, num_documents: int, budget: ErrorBudget) -> Verdict:
+    def judge(self, num_seeds: int, num_documents: int, budget: AlphaBudget) -> Verdict:
         """Return the verdict on this many seeds and documents, at least as many as before."""
-        added_seeds, added_documents = num_seeds - len(self.of_seeds), num_documents - len(self.of_documents)
-        self.of_seeds = np.append(self.of_seeds, self.rng.standard_normal(added_seeds))
+        added_seeds, added_documents = num_seeds - len(self.seed_effects), num_documents - len(self.document_effects)
+        self.seed_effects = np.append(self.seed_effects, self.rng.standard_normal(added_seeds))
         noise = self.setting.document_std * self.rng.standard_normal(added_documents)
-        self.of_documents = np.append(self.of_documents, noise)
-        differences = self.effect + self.of_seeds[:, None] + self.of_documents
+        self.document_effects = np.append(self.document_effects, noise)
+        differences = self.effect + self.seed_effects[:, None] + self.document_effects
         seeds, weights = tuple(range(num_seeds)), np.ones(num_documents)
         baseline, variant = (Scores(seeds, values, weights) for values in (np.zeros_like(differences), differences))
         (verdict,) = compare_scores(

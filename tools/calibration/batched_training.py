@@ -18,15 +18,16 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from headtohead import rng
-from headtohead.config import loading as config_loading
+from headtohead.config import trial_settings
 from headtohead.config.experiment import Experiment, Trial
 from headtohead.data.batches import IGNORE_INDEX, BatchSchedule
 from headtohead.model_factory import build_model
+from headtohead.nn.parts import registry
+from headtohead.nn.parts.context import TrainingContext
 from headtohead.nn.torch_rng import seed_devices
 from headtohead.tasks.dataset import Dataset
 from headtohead.tasks.registry import get_task, prepare_dataset
 from headtohead.training.loop import Trainer
-from headtohead.training.optimizers import LR_SCHEDULES
 
 Parameters = dict[str, Tensor]
 """parameters of many seeds by name, each (seeds, ...)"""
@@ -43,13 +44,14 @@ class TinyModels:
 
     @classmethod
     def prepare(cls, experiment: Experiment, variant: str) -> TinyModels:
-        trial = config_loading.build_trial(experiment, variant, 0)
+        """Build the model of a variant and load its data."""
+        trial = trial_settings.build_trial(experiment, variant, 0)
         dataset = prepare_dataset(trial.data, trial.task)
-        return cls(trial, dataset, _build(trial, dataset, 0))
+        return cls(trial, dataset, _build_seed_model(trial, dataset, 0))
 
     def init_parameters(self, seeds: Sequence[int]) -> Parameters:
         """Return the initial weights of these seeds."""
-        states = [dict(_build(self.trial, self.dataset, seed).named_parameters()) for seed in seeds]
+        states = [dict(_build_seed_model(self.trial, self.dataset, seed).named_parameters()) for seed in seeds]
         return {name: torch.stack([state[name].detach() for state in states]) for name in states[0]}
 
     def train(self, seeds: Sequence[int], initial: Parameters | None = None) -> Parameters:
@@ -58,31 +60,34 @@ class TinyModels:
         schedules = [_build_schedule(self.trial, self.dataset, seed) for seed in seeds]
         training = self.trial.training
         total_steps = training.compute_total_steps(schedules[0].steps_per_epoch)
-        options = training.optimizer.options
+        optimizer_options = training.optimizer.options
         assert training.optimizer.kind == "adam" and training.max_grad_norm is None
-        optimizer = torch.optim.Adam(list(parameters.values()), lr=options["lr"], foreach=True)
-        lr_schedule = LR_SCHEDULES[training.schedule.kind]
+        optimizer = torch.optim.Adam(list(parameters.values()), lr=optimizer_options["lr"], foreach=True)
+        lr_schedule = registry.build_part("schedule", training.schedule)
         compute_gradients = vmap(grad(self._compute_loss), randomness="different")
         for step in range(total_steps):
-            batches = [schedule.batch(step) for schedule in schedules]
+            batches = [schedule.get_batch(step) for schedule in schedules]
             input_ids = torch.stack([batch.input_ids for batch in batches])
             labels = torch.stack([batch.labels for batch in batches])
-            masks = [batch.attention_mask for batch in batches if batch.attention_mask is not None]
-            mask = torch.stack(masks) if masks else torch.ones_like(input_ids, dtype=torch.bool)
+            attention_masks = [batch.attention_mask for batch in batches if batch.attention_mask is not None]
+            attention_mask = (
+                torch.stack(attention_masks) if attention_masks else torch.ones_like(input_ids, dtype=torch.bool)
+            )
             if self.trial.model.dropout:
                 seed_devices(rng.derive_seed(seeds[0], "dropout", step))
-            gradients = compute_gradients(parameters, input_ids, labels, mask)
+            gradients = compute_gradients(parameters, input_ids, labels, attention_mask)
             for name, parameter in parameters.items():
                 parameter.grad = gradients[name]
-            optimizer.param_groups[0]["lr"] = options["lr"] * lr_schedule(
-                step, total_steps, **training.schedule.options
-            )
+            lr_factor = lr_schedule.get_factor(TrainingContext(step, total_steps))
+            optimizer.param_groups[0]["lr"] = optimizer_options["lr"] * lr_factor
             optimizer.step()
         return parameters
 
-    def _compute_loss(self, parameters: Parameters, input_ids: Tensor, labels: Tensor, mask: Tensor) -> Tensor:
+    def _compute_loss(
+        self, parameters: Parameters, input_ids: Tensor, labels: Tensor, attention_mask: Tensor
+    ) -> Tensor:
         """Return the mean loss of a batch for one seed."""
-        logits = self._compute_logits(parameters, input_ids, mask)
+        logits = self._compute_logits(parameters, input_ids, attention_mask)
         return F.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORE_INDEX)
 
     def _compute_logits(self, parameters: Parameters, input_ids: Tensor, mask: Tensor) -> Tensor:
@@ -92,13 +97,13 @@ class TinyModels:
         return logits
 
     @torch.no_grad()
-    def score(self, parameters: Parameters, input_ids: Tensor, labels: Tensor, mask: Tensor) -> np.ndarray:
+    def score(self, parameters: Parameters, input_ids: Tensor, labels: Tensor, attention_mask: Tensor) -> np.ndarray:
         """Return the summed loss of each example, or whether its class is predicted: shape (seeds, examples)."""
         self.model.eval()
         is_classifier = self.dataset.num_classes is not None
 
         def score_seed(weights: Parameters) -> Tensor:
-            logits = self._compute_logits(weights, input_ids, mask)
+            logits = self._compute_logits(weights, input_ids, attention_mask)
             if is_classifier:
                 return (logits.argmax(-1) == labels).float()
             log_probs = logits.log_softmax(-1).gather(-1, labels[..., None])[..., 0]
@@ -109,11 +114,13 @@ class TinyModels:
         return scores.numpy()
 
 
-def _build(trial: Trial, dataset: Dataset, seed: int) -> nn.Module:
+def _build_seed_model(trial: Trial, dataset: Dataset, seed: int) -> nn.Module:
+    """Return the package's model with the initial weights of a seed."""
     return build_model(trial.model, dataset.tokenizer.vocab_size, dataset.num_classes, seed=seed)
 
 
 def _build_schedule(trial: Trial, dataset: Dataset, seed: int) -> BatchSchedule:
+    """Return the package's batch schedule of a seed."""
     return BatchSchedule(
         dataset.encoded["train"],
         trial.spec.target,
@@ -127,14 +134,14 @@ def _build_schedule(trial: Trial, dataset: Dataset, seed: int) -> BatchSchedule:
 
 def compare_with_trainer(models: TinyModels, seeds: Sequence[int]) -> float:
     """Return the largest difference between weights of batched training and of the package's `Trainer`."""
-    parameters, largest = models.train(seeds), 0.0
+    parameters, max_difference = models.train(seeds), 0.0
     trial, dataset = models.trial, models.dataset
-    for row, seed in enumerate(seeds):
-        model = _build(trial, dataset, seed)
+    for seed_index, seed in enumerate(seeds):
+        model = _build_seed_model(trial, dataset, seed)
         objective = get_task(trial.task).build_objective(dataset)
         with tempfile.TemporaryDirectory() as folder:
             schedule = _build_schedule(trial, dataset, seed)
             Trainer(model, objective, schedule, trial.training, seed, Path(folder)).run()
         for name, weight in model.named_parameters():
-            largest = max(largest, float((weight.detach() - parameters[name][row]).abs().max()))
-    return largest
+            max_difference = max(max_difference, float((weight.detach() - parameters[name][seed_index]).abs().max()))
+    return max_difference

@@ -1,4 +1,4 @@
-"""Collapsing runs: some runs of both sides learn nothing and score far off; both sides are equal otherwise.
+"""Collapsing runs: some runs of baseline and variant learn nothing; otherwise baseline and variant are equal.
 
 A mean over all runs cannot be covered: few seeds usually miss a rare collapse. Collapsed runs are therefore counted as
 lost, the interval describes the runs that learned, and the failure rate has a bound of its own.
@@ -13,16 +13,16 @@ import numpy as np
 from scipy import special, stats
 
 from headtohead.verdict.compare import compare_scores
-from headtohead.verdict.rule import HELPED, HURT
+from headtohead.verdict.decision_rule import HELPED, HURT
 from headtohead.verdict.scores import Scores
 
 from .false_verdicts import skip_advice
 from .results import ResultStore
 
-SHARES = (0.1, 0.3, 0.5)
+COLLAPSE_PROBABILITIES = (0.1, 0.3, 0.5)
 """probabilities that a run collapses"""
 SEED_COUNTS = (3, 5, 8, 12)
-EXPERIMENTS = 4_000
+NUM_EXPERIMENTS = 4_000
 CORRELATION = 0.5
 """correlation of two runs with the same seed"""
 COLLAPSED_SCORE = 20.0
@@ -31,7 +31,7 @@ COLLAPSED_SCORE = 20.0
 
 @dataclass(frozen=True)
 class CollapseRow:
-    """Verdicts on experiments in which a share of all runs collapses."""
+    """Verdicts on simulated experiments in which runs collapse with one probability."""
 
     share: float
     seeds: int
@@ -58,23 +58,24 @@ def study_collapsing_runs(store: ResultStore) -> list[CollapseRow]:
     return [
         store.get(
             "collapse",
-            f"{share:g}; {seeds}; {EXPERIMENTS}",
+            f"{share:g}; {seeds}; {NUM_EXPERIMENTS}",
             CollapseRow,
-            lambda share=share, seeds=seeds: _simulate(share, seeds),  # type: ignore[misc]
+            lambda share=share, seeds=seeds: _simulate_collapses(share, seeds),  # type: ignore[misc]
         )
-        for share, seeds in product(SHARES, SEED_COUNTS)
+        for share, seeds in product(COLLAPSE_PROBABILITIES, SEED_COUNTS)
     ]
 
 
-def _simulate(share: float, seeds: int) -> CollapseRow:
+def _simulate_collapses(share: float, seeds: int) -> CollapseRow:
+    """Judge simulated experiments whose runs collapse with probability `share`."""
     rng = np.random.default_rng([seeds, round(100 * share)])
     counts = dict.fromkeys(("mean_covered", "with_interval", "covered", "bound_covered", "false"), 0)
-    for _ in range(EXPERIMENTS):
+    for _ in range(NUM_EXPERIMENTS):
         shared = np.sqrt(CORRELATION) * rng.standard_normal(seeds)
-        sides = shared + np.sqrt(1 - CORRELATION) * rng.standard_normal((2, seeds))
-        collapses = rng.random((2, seeds)) < share
-        counts["mean_covered"] += _covers_mean(sides, collapses[1], share)
-        baseline, variant = (_build_scores(*side) for side in zip(sides, collapses, strict=True))
+        scores_by_side = shared + np.sqrt(1 - CORRELATION) * rng.standard_normal((2, seeds))
+        collapsed_by_side = rng.random((2, seeds)) < share
+        counts["mean_covered"] += _covers_mean(scores_by_side, collapsed_by_side[1], share)
+        baseline, variant = (_build_scores(*side) for side in zip(scores_by_side, collapsed_by_side, strict=True))
         with skip_advice():
             (verdict,) = compare_scores(baseline, {"x": variant}, metric="loss", equivalence_margin=0.0)
         low, high = verdict.interval
@@ -82,16 +83,19 @@ def _simulate(share: float, seeds: int) -> CollapseRow:
         counts["covered"] += low <= 0 <= high
         counts["bound_covered"] += verdict.max_failure_rate >= share
         counts["false"] += verdict.outcome in (HELPED, HURT)
-    return CollapseRow(share, seeds, EXPERIMENTS, **counts)
+    return CollapseRow(share, seeds, NUM_EXPERIMENTS, **counts)
 
 
 def _build_scores(values: np.ndarray, collapses: np.ndarray) -> Scores:
+    """Return the scores of finished runs; collapsed runs count as lost."""
     finished, lost = np.flatnonzero(~collapses), np.flatnonzero(collapses)
-    return Scores(tuple(finished), values[finished, None], np.ones(1), lost=tuple(lost), resolution=0.0)
+    return Scores(
+        tuple(finished.tolist()), values[finished, None], np.ones(1), lost=tuple(lost.tolist()), resolution=0.0
+    )
 
 
-def _covers_mean(sides: np.ndarray, collapses: np.ndarray, share: float) -> bool:
+def _covers_mean(scores_by_side: np.ndarray, collapses: np.ndarray, share: float) -> bool:
     """Return whether the t interval over all runs covers the true mean if only the variant collapses."""
-    differences = np.where(collapses, COLLAPSED_SCORE, sides[1]) - sides[0]
+    differences = np.where(collapses, COLLAPSED_SCORE, scores_by_side[1]) - scores_by_side[0]
     half_width = special.stdtrit(len(differences) - 1, 0.975) * differences.std(ddof=1) / np.sqrt(len(differences))
     return bool(abs(differences.mean() - share * COLLAPSED_SCORE) <= half_width)

@@ -8,7 +8,8 @@ from itertools import product
 
 import numpy as np
 
-from headtohead.verdict.statistics import compute_interval, estimate_variance_components
+from headtohead.verdict.intervals import compute_interval
+from headtohead.verdict.variance_components import estimate_variance_components
 
 from .results import ResultStore
 from .simulations import LENGTHS, Lengths, SimulatedExperiments, Simulation, SyntheticDocuments
@@ -65,21 +66,22 @@ class CoverageCell:
         return not low <= self.coverage <= high
 
 
-def measure_group(store: ResultStore, simulations: Sequence[Simulation]) -> list[CoverageCell]:
+def measure_group_coverage(store: ResultStore, simulations: Sequence[Simulation]) -> list[CoverageCell]:
     """Return the coverage of some simulations in every cell. Cells that miss their target are measured again."""
     cells = []
     for simulation, lengths, documents, seeds in product(simulations, LENGTHS, DOCUMENT_COUNTS, SEED_COUNTS):
         key = f"{simulation.name}; {lengths}; {documents}; {seeds}"
-        cell = _get_cell(store, key, simulation, lengths, seeds, documents, DRAWS)
+        cell = _get_cached_cell(store, key, simulation, lengths, seeds, documents, DRAWS)
         if cell.misses_target:
-            cell = _get_cell(store, f"{key}; refined", simulation, lengths, seeds, documents, REFINED_DRAWS)
+            cell = _get_cached_cell(store, f"{key}; refined", simulation, lengths, seeds, documents, REFINED_DRAWS)
         cells.append(cell)
     return cells
 
 
-def _get_cell(
+def _get_cached_cell(
     store: ResultStore, key: str, simulation: Simulation, lengths: Lengths, seeds: int, documents: int, draws: int
 ) -> CoverageCell:
+    """Return the coverage of one cell, measured now or earlier."""
     return store.get(
         "coverage", key, CoverageCell, lambda: measure_coverage(simulation, lengths, seeds, documents, draws)
     )
@@ -88,24 +90,24 @@ def _get_cell(
 def measure_coverage(
     simulation: Simulation, lengths: Lengths, seeds: int, documents: int, draws: int, confidence: float = 0.95
 ) -> CoverageCell:
-    """Return the coverage in one cell."""
+    """Return the coverage of the interval in one cell: one simulation, number of seeds and number of documents."""
     rng = np.random.default_rng([draws, seeds, documents, lengths == "unequal", *simulation.name.encode()])
-    covered, differences, half_widths = 0, [], []
+    num_covered, differences, half_widths = 0, [], []
     for sample in sample_in_batches(simulation, rng, draws, seeds, documents, lengths):
         components = estimate_variance_components(sample.differences, sample.weights)
         half_width = compute_interval(components, confidence).half_width
-        covered += int((np.abs(components.difference) <= half_width).sum())
+        num_covered += int((np.abs(components.difference) <= half_width).sum())
         differences.append(components.difference)
         half_widths.append(half_width)
-    error = float(np.concatenate(differences).std())
-    width = float(np.median(np.concatenate(half_widths))) / error
-    return CoverageCell(simulation.name, lengths, seeds, documents, draws, covered / draws, width)
+    true_standard_error = float(np.concatenate(differences).std())
+    relative_half_width = float(np.median(np.concatenate(half_widths))) / true_standard_error
+    return CoverageCell(simulation.name, lengths, seeds, documents, draws, num_covered / draws, relative_half_width)
 
 
 def sample_in_batches(
     simulation: Simulation, rng: np.random.Generator, draws: int, seeds: int, documents: int, lengths: Lengths
 ) -> Iterator[SimulatedExperiments]:
     """Yield all experiments in batches of limited memory."""
-    batch = max(MAX_BATCH_CELLS // (seeds * documents), 1)
-    for start in range(0, draws, batch):
-        yield simulation.sample(rng, min(batch, draws - start), seeds, documents, lengths)
+    batch_size = max(MAX_BATCH_CELLS // (seeds * documents), 1)
+    for start in range(0, draws, batch_size):
+        yield simulation.sample(rng, min(batch_size, draws - start), seeds, documents, lengths)

@@ -16,10 +16,11 @@ import numpy as np
 from scipy import stats
 
 from headtohead.verdict import compare
-from headtohead.verdict.compare import ErrorBudget, compare_scores
-from headtohead.verdict.interim import plan_interim_analyses
+from headtohead.verdict.compare import compare_scores
+from headtohead.verdict.decision_rule import HELPED, HURT, OPEN_OUTCOMES
+from headtohead.verdict.interim import AlphaBudget, plan_interim_analyses
+from headtohead.verdict.metric import MetricName
 from headtohead.verdict.record import Verdict
-from headtohead.verdict.rule import HELPED, HURT, OPEN_OUTCOMES, MetricName
 from headtohead.verdict.scores import Scores
 
 from .aa_training import SEEDS
@@ -41,7 +42,7 @@ ROUNDING_STEP = 0.01
 TIE_SEEDS = (3, 5, 8)
 
 
-Change = Callable[[Scores, Scores], tuple[Scores, Scores]]
+ScoreChange = Callable[[Scores, Scores], tuple[Scores, Scores]]
 """a change of the scores of baseline and variant"""
 
 
@@ -61,9 +62,9 @@ class MeasuredExperiment:
     def judge(
         self,
         num_seeds: int,
-        budget: ErrorBudget,
+        budget: AlphaBudget,
         margin: float,
-        change: Change = lambda baseline, variant: (baseline, variant),
+        change: ScoreChange = lambda baseline, variant: (baseline, variant),
     ) -> Verdict:
         """Return the verdict on the first seeds, whose scores `change` may change."""
         baseline, variant = change(*(self.get_scores(side, range(num_seeds)) for side in range(2)))
@@ -128,21 +129,21 @@ def skip_advice() -> AbstractContextManager[object]:
     return mock.patch.object(compare, "estimate_additional_data", return_value=compare.AdditionalData())
 
 
-def judge_once(num_seeds: int, change: Change = lambda baseline, variant: (baseline, variant)) -> Procedure:
-    """Return the procedure with a fixed number of seeds."""
+def judge_once(num_seeds: int, change: ScoreChange = lambda baseline, variant: (baseline, variant)) -> Procedure:
+    """Return the procedure that judges once, with a fixed number of seeds."""
 
-    def run(experiment: MeasuredExperiment, margin: float) -> tuple[Verdict, int]:
+    def run_procedure(experiment: MeasuredExperiment, margin: float) -> tuple[Verdict, int]:
         with skip_advice():
-            return experiment.judge(num_seeds, ErrorBudget(), margin, change), 1
+            return experiment.judge(num_seeds, AlphaBudget(), margin, change), 1
 
-    return run
+    return run_procedure
 
 
 def add_seeds_automatically(max_seeds: int) -> Procedure:
     """Return the procedure of `seeds = "auto"`."""
 
-    def run(experiment: MeasuredExperiment, margin: float) -> tuple[Verdict, int]:
-        budget, analyses = ErrorBudget(planned_seeds=max_seeds), plan_interim_analyses(max_seeds)
+    def run_procedure(experiment: MeasuredExperiment, margin: float) -> tuple[Verdict, int]:
+        budget, analyses = AlphaBudget(num_planned_seeds=max_seeds), plan_interim_analyses(max_seeds)
         for num_seeds in analyses:
             with skip_advice():
                 verdict = experiment.judge(num_seeds, budget, margin)
@@ -151,7 +152,7 @@ def add_seeds_automatically(max_seeds: int) -> Procedure:
             budget = budget.add_analysis("variant", num_seeds)
         return verdict, analyses.index(num_seeds) + 1
 
-    return run
+    return run_procedure
 
 
 def follow_advice(first_seeds: int) -> Procedure:
@@ -160,34 +161,36 @@ def follow_advice(first_seeds: int) -> Procedure:
     An experiment has a limited number of runs. Advice beyond it is followed as far as runs exist.
     """
 
-    def run(experiment: MeasuredExperiment, margin: float) -> tuple[Verdict, int]:
-        budget, num_seeds, count = ErrorBudget(), first_seeds, 1
+    def run_procedure(experiment: MeasuredExperiment, margin: float) -> tuple[Verdict, int]:
+        budget, num_seeds, num_analyses = AlphaBudget(), first_seeds, 1
         verdict = experiment.judge(num_seeds, budget, margin)
         while verdict.outcome in OPEN_OUTCOMES and verdict.additional_seeds and num_seeds < SEEDS:
             budget = budget.add_analysis("variant", num_seeds)
-            num_seeds, count = min(num_seeds + verdict.additional_seeds, SEEDS), count + 1
+            num_seeds, num_analyses = min(num_seeds + verdict.additional_seeds, SEEDS), num_analyses + 1
             verdict = experiment.judge(num_seeds, budget, margin)
-        return verdict, count
+        return verdict, num_analyses
 
-    return run
+    return run_procedure
 
 
 def lose_worst_runs(baseline: Scores, variant: Scores) -> tuple[Scores, Scores]:
     """Return the scores after the loss of the variant's worst runs."""
     order = np.argsort(variant.compute_seed_means())
     num_lost = round(LOST_SHARE * len(order))
-    worst = order[-num_lost:] if variant.values.max() > 1 else order[:num_lost]  # losses, or correct answers
-    kept_seeds = [seed for seed in variant.seeds if seed not in worst]
-    return baseline, replace(variant.select_seeds(kept_seeds), lost=tuple(int(seed) for seed in sorted(worst)))
+    worst_runs = order[-num_lost:] if variant.values.max() > 1 else order[:num_lost]  # losses, or correct answers
+    remaining_seeds = [seed for seed in variant.seeds if seed not in worst_runs]
+    return baseline, replace(
+        variant.select_seeds(remaining_seeds), lost=tuple(int(seed) for seed in sorted(worst_runs))
+    )
 
 
 def round_scores(baseline: Scores, variant: Scores) -> tuple[Scores, Scores]:
     """Return one rounded score for each seed."""
-    first, second = (
+    rounded_baseline, rounded_variant = (
         Scores(scores.seeds, np.round(scores.compute_seed_means() / ROUNDING_STEP)[:, None] * ROUNDING_STEP, np.ones(1))
         for scores in (baseline, variant)
     )
-    return first, second
+    return rounded_baseline, rounded_variant
 
 
 PROCEDURES: dict[str, Procedure] = {
@@ -217,6 +220,7 @@ def study_false_verdicts(store: ResultStore, kind: str, cache: Path, margin: flo
 
 
 def _run_procedure(kind: str, name: str, margin: float, experiments: Sequence[MeasuredExperiment]) -> FalseVerdictRow:
+    """Judge all experiments by one procedure."""
     results = [PROCEDURES[name](experiment, margin) for experiment in experiments]
     outcomes = [verdict.outcome for verdict, _ in results]
     return FalseVerdictRow(
@@ -273,23 +277,24 @@ def study_families(store: ResultStore, kind: str, cache: Path) -> list[FamilyRow
                 variants,
                 seeds,
                 len(experiments),
-                sum(_has_false_verdict(experiment, variants, seeds) for experiment in experiments),
+                sum(has_false_verdict(experiment, variants, seeds) for experiment in experiments),
             ),
         )
         for variants, seeds in VARIANT_COUNTS.items()
     ]
 
 
-def _has_false_verdict(experiment: MeasuredExperiment, variants: int, seeds: int) -> bool:
-    groups = [
+def has_false_verdict(experiment: MeasuredExperiment, variants: int, seeds: int) -> bool:
+    """Return whether any of several equal variants, each with `seeds` runs, is judged "helped" or "hurt"."""
+    run_groups = [
         experiment.get_scores(side, range(first, first + seeds))
         for side in range(2)
         for first in range(0, SEEDS - seeds + 1, seeds)
     ]
     with skip_advice():
         verdicts = compare_scores(
-            groups[0],
-            {str(index): group for index, group in enumerate(groups[1 : variants + 1])},
+            run_groups[0],
+            {str(index): run_scores for index, run_scores in enumerate(run_groups[1 : variants + 1])},
             metric=experiment.metric,
             equivalence_margin=0.0,
         )

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby, pairwise
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from scipy import stats
 
-from headtohead.verdict.interim import compute_analysis_confidence
-from headtohead.verdict.phrasing import FEW_DOCUMENTS
-from headtohead.verdict.rule import HELPED, HURT, NO_PRACTICAL_DIFFERENCE
+from headtohead.verdict.decision_rule import HELPED, HURT, NO_PRACTICAL_DIFFERENCE
+from headtohead.verdict.interim import compute_interim_confidence
 
-from . import advice, cli_runs, collapse, comparison_training, power
+from . import advice, cli_runs, collapse, document_advice, power
 from .aa_training import DOCUMENT_COUNTS, EXAMPLES, SEEDS
 from .advice import EFFECT_LIMITS, AdviceRow
 from .collapse import CollapseRow
-from .coverage import DRAWS, REFINED_DRAWS, SEED_COUNTS, CoverageCell
+from .coverage import DRAWS, REFINED_DRAWS
+from .document_advice import DocumentAdviceRow
 from .false_verdicts import LOST_SHARE, VARIANT_COUNTS, FalseVerdictRow, FamilyRow
-from .power import EFFECTS, ERROR_SEEDS, PairingRow, SharedVarianceRow
-from .results import compute_code_digest
-from .simulations import LENGTH_SPREAD
-
-
-def format_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a Markdown table; columns after the first are right-aligned."""
-    lines = [f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
-    return "\n".join([*lines, *(f"| {' | '.join(map(str, row))} |" for row in rows)]) + "\n"
+from .markdown import format_range, format_share, format_table
+from .power import EFFECTS, PairingRow, SharedVarianceRow
+from .rule_version import compute_interval_version, compute_verdict_version
 
 
 def wrap_prose(text: str) -> str:
@@ -41,79 +35,6 @@ def _wrap_block(block: str) -> str:
     if body and not body.startswith("|"):
         body = textwrap.fill(body, 120, break_long_words=False, break_on_hyphens=False)
     return "\n".join(filter(None, [heading, body]))
-
-
-def format_share(share: float) -> str:
-    return f"{100 * share:.1f} %"
-
-
-def format_coverage_table(cells: Sequence[CoverageCell]) -> str:
-    """Return lowest to highest coverage over the simulations of a group, by lengths, documents and seeds."""
-    head = ["documents", "lengths", *(f"{seeds} seeds" for seeds in SEED_COUNTS), "median half width"]
-    rows = []
-    ordered = sorted(cells, key=lambda cell: (cell.documents, cell.lengths))
-    for (documents, lengths), group in groupby(ordered, key=lambda cell: (cell.documents, cell.lengths)):
-        members = list(group)
-        by_seeds = [[cell.coverage for cell in members if cell.seeds == seeds] for seeds in SEED_COUNTS]
-        widths = sorted(cell.half_width for cell in members)
-        rows.append(
-            [documents, lengths, *(_format_range(values) for values in by_seeds), f"{widths[len(widths) // 2]:.1f}"]
-        )
-    return format_table(head, rows)
-
-
-def _format_range(shares: Sequence[float]) -> str:
-    low, high = f"{100 * min(shares):.1f}", f"{100 * max(shares):.1f}"
-    return low if low == high else f"{low} to {high}"
-
-
-def format_misses(cells: Sequence[CoverageCell]) -> str:
-    """Return the cells that miss their target."""
-    misses = [cell for cell in cells if cell.misses_target]
-    if not misses:
-        return "No cell misses its target.\n"
-    rows = [
-        (cell.simulation, cell.lengths, cell.documents, cell.seeds, f"{cell.draws:,}", format_share(cell.coverage))
-        for cell in sorted(misses, key=lambda cell: (cell.documents, cell.coverage))
-    ]
-    num_few = sum(cell.documents < FEW_DOCUMENTS for cell in misses)
-    note = (
-        f"{len(misses)} of {len(cells)} cells miss their target. {num_few} of them have fewer than {FEW_DOCUMENTS} "
-        "documents, where verdicts speak of these documents first and give the interval for new text beside it; the "
-        f"other {len(misses) - num_few} are a shortfall."
-    )
-    return f"{note}\n\n" + format_table(["simulation", "lengths", "documents", "seeds", "draws", "coverage"], rows)
-
-
-COVERAGE_NOTES = {
-    "real addresses": f"""ALiBi, a sliding window and dropout against a base model (2 layers, width 24,
-{comparison_training.SEEDS} seeds), scored on addresses that no model was trained on. The differences are centred,
-and whole
-documents are redrawn with replacement, so the true difference is 0. A new seed is a blend of two measured seeds.
-""",
-    "real addresses, equal seeds possible": f"""The same with seeds redrawn instead of blended. Two of
-{comparison_training.SEEDS} redrawn seeds are often equal, two new seeds never are, which lowers coverage with few
-seeds; for
-Gaussian seeds a t interval covers 94.0 % with 3 seeds. Reported as it is.
-""",
-    "Gaussian": f"""Seeds, documents, their interaction, and examples within documents, with known standard
-deviations. Unequal
-lengths are lognormal; the standard deviation of their logarithm is {LENGTH_SPREAD:g}.
-""",
-    "heavy tails": """Student's t with 3 degrees of freedom. Coverage above 97 % is the cost of the correction for
-skewness,
-which cannot distinguish skewed documents from a few extreme ones (docs/log.md).
-""",
-    "skewed": """Exponential effects of documents. Reported as they are: an interval that is symmetric around the
-mean covers too
-little with few skewed documents.
-""",
-}
-
-
-def format_coverage(group: str, cells: Sequence[CoverageCell]) -> str:
-    """Return the section on a group of simulations."""
-    return "\n".join([COVERAGE_NOTES[group], format_coverage_table(cells), format_misses(cells)])
 
 
 def format_false_verdicts(rows: Sequence[FalseVerdictRow]) -> str:
@@ -185,7 +106,7 @@ variants; a false verdict is
     return "\n".join([note, table, f"{_format_target(rows)}\n"])
 
 
-def _format_target(rows: Sequence[FalseVerdictRow] | Sequence[FamilyRow] | Sequence[CollapseRow]) -> str:
+def _format_target(rows: Sequence[FalseVerdictRow | FamilyRow | CollapseRow | DocumentAdviceRow]) -> str:
     misses = sum(row.misses_target for row in rows)
     return f"{misses or 'No'} row{'' if misses == 1 else 's'} above 5 % by more than the binomial error."
 
@@ -245,7 +166,7 @@ runs are lost.
                 row.seeds,
                 format_share(row.mean_covered / row.experiments),
                 format_share(row.with_interval / row.experiments),
-                format_share(compute_analysis_confidence(row.seeds)),
+                format_share(compute_interim_confidence(row.seeds)),
                 format_share(row.covered / row.with_interval) if row.with_interval else "",
                 format_share(row.bound_covered / row.experiments),
                 format_share(row.false / row.experiments),
@@ -262,7 +183,7 @@ def format_advice(rows: Sequence[AdviceRow]) -> str:
     note = f"""True differences are normal around 0 with the standard deviation of the paired difference of one
 seed; the margin is
 {advice.MARGIN:g} of it. Open verdicts with advice got what was advised and were judged again. Advice for up to
-{advice.MAX_UNITS:,} units was followed. It was true in {format_share(true / advised)} of {advised:,} cases
+{advice.MAX_ADDED_UNITS:,} units was followed. It was true in {format_share(true / advised)} of {advised:,} cases
 (target: 75 to 85 %).
 At a fixed difference it cannot be true in 80 % of cases: the columns show it by true difference in standard deviations.
 """
@@ -285,6 +206,35 @@ At a fixed difference it cannot be true in 80 % of cases: the columns show it by
     return "\n".join([note, format_table(head, lines)])
 
 
+def format_document_advice(rows: Sequence[DocumentAdviceRow]) -> str:
+    """Return how often verdicts are false if the documents that they ask for are added."""
+    note = f"""The true difference is 0. The first analysis has {document_advice.FIRST_DOCUMENTS} documents. Then the
+same runs are scored on the advised documents, until the verdict is settled, none are advised, or
+{document_advice.MAX_DOCUMENTS:,} documents are used. The margin is {document_advice.MARGIN:g} of the true standard
+error of the first analysis.
+"""
+    table = format_table(
+        [
+            *("simulation", "seeds", "number", "false verdicts", "95 % interval", "equivalent", "analyses"),
+            "median documents",
+        ],
+        (
+            (
+                row.simulation,
+                row.seeds,
+                f"{row.experiments:,}",
+                format_share(row.false / row.experiments),
+                _format_interval(row.interval),
+                row.equivalent,
+                f"{row.analyses:.1f}",
+                f"{row.documents:,.0f}",
+            )
+            for row in rows
+        ),
+    )
+    return "\n".join([note, table, f"{_format_target(rows)}\n"])
+
+
 def _join(values: Sequence[int]) -> str:
     return f"{', '.join(map(str, values[:-1]))} or {values[-1]}"
 
@@ -296,29 +246,23 @@ def _format_interval(interval: tuple[float, float]) -> str:
 def format_shared_variance(rows: Sequence[SharedVarianceRow]) -> str:
     """Return familywise error and seeds needed by method."""
     base = rows[0]
-    head = ["method", *(f"error, {seeds} seeds" for seeds in ERROR_SEEDS), *(f"{e:g} sd" for e in EFFECTS)]
+    head = ["method", *(f"error, {title}" for title in power.ANALYSES), *(f"{e:g} sd" for e in EFFECTS)]
     lines = []
     for row in rows:
-        errors = [_format_range([by[str(seeds)] for by in row.familywise_error.values()]) for seeds in ERROR_SEEDS]
+        errors = [format_range([by[title] for by in row.familywise_error.values()]) for title in power.ANALYSES]
         needed = [
-            f"{row.seeds_needed_uniform[f'{effect:g}']:.1f} "
-            f"({100 * (row.seeds_needed_uniform[f'{effect:g}'] / base.seeds_needed_uniform[f'{effect:g}'] - 1):+.0f} %)"
+            f"{row.seeds_needed[f'{effect:g}']:.1f} "
+            f"({100 * (row.seeds_needed[f'{effect:g}'] / base.seeds_needed[f'{effect:g}'] - 1):+.0f} %)"
             for effect in EFFECTS
         ]
         lines.append([row.method, *errors, *needed])
-    note = f"""{power.VARIANTS} variants with one baseline. A variance that borrows from the other variants
-(empirical Bayes; Smyth 2004)
-could save seeds. The bar: at least 30 % fewer seeds for a power of 80 %, at a familywise error of at most 6 % if
-standard
-deviations differ by up to a factor e. Columns: familywise error, lowest to highest over the spreads of the standard
-deviations; seeds needed by true difference in standard deviations, uniform in the logarithm.
+    note = f"""{power.NUM_VARIANTS} variants with one baseline. A variance that borrows from the other variants
+(empirical Bayes; Smyth 2004) could save seeds. The bar: at least 30 % fewer seeds for a power of 80 %, at a familywise
+error of at most 6 % if standard deviations differ by up to a factor e. Columns: familywise error, lowest to highest
+over the spreads of the standard deviations, of a first analysis and of four analyses together, each at the confidence
+of the rule; seeds of a first analysis by true difference in standard deviations, which are uniform in the logarithm.
 """
-    conclusion = """No method meets the bar, so every variant keeps its own variance. Two prior degrees of freedom
-keep the error at 6 % from
-5 seeds, but save 30 % at none of these differences and err too often with 3 seeds. More borrowing errs
-more. Even with a known variance, which nobody has, 30 % are out of reach for differences of one standard deviation.
-"""
-    return "\n".join([note, format_table(head, lines), conclusion])
+    return "\n".join([note, format_table(head, lines), SHARED_VARIANCE_CONCLUSION])
 
 
 def format_pairing(rows: Sequence[PairingRow]) -> str:
@@ -347,13 +291,21 @@ seed in common.
 
 def format_versions(counts: Mapping[str, tuple[int, int]]) -> str:
     """Return which studies were measured with an earlier version of the verdict rule."""
-    note = f"""A study is up to date if the code of the verdict rule that it depends on is the same
-(version {compute_code_digest()}; coverage depends on the statistics alone).
+    note = f"""{VERSION_SENTENCE.format(verdicts=compute_verdict_version(), intervals=compute_interval_version())} A
+study is up to date if the rule still gives the same numbers on fixed experiments. Coverage depends on the intervals
+alone.
 """
     rows = [(study, known, known - stale, stale) for study, (stale, known) in counts.items()]
     return "\n".join([note, format_table(["study", "results", "of this rule", "of an earlier rule"], rows)])
 
 
+SHARED_VARIANCE_CONCLUSION = """No method meets the bar, so every variant keeps its own variance. Two prior degrees
+of freedom keep the error of all analyses below 5 %, but save 30 % at none of these differences. More borrowing saves
+30 % only of differences of 3 standard deviations, and errs in more than 6 %. Even with a known variance, which nobody
+has, 30 % are out of reach for differences of one standard deviation.
+"""
+
+VERSION_SENTENCE = "Version of the verdicts: {verdicts}; of the intervals: {intervals}."
 BINOMIAL_ERROR = 196 * (0.95 * 0.05 / DRAWS) ** 0.5
 """in points, of a share of 95 % of `DRAWS`"""
 
@@ -370,9 +322,6 @@ code that
 judges experiments. Bars: coverage of the 95 % interval for new seeds and new documents of at least 93 % with 2 to
 9 documents
 and 93.5 to 97 % from 10; false verdicts of at most 5 %, binomial error allowed. Cells that miss a bar are listed.
-
-False verdicts, the command line and advice were measured with the verdict engine that charges every analysis
-to an error budget (`ErrorBudget`); they do not hold for versions without it.
 
 Shares of {DRAWS:,} draws have a binomial error of ±{BINOMIAL_ERROR:.1f} points at 95 %. Cells that miss their bar at
 {DRAWS:,} draws are measured again with {REFINED_DRAWS:,}. Half widths are in true standard errors.

@@ -1,70 +1,44 @@
 """Results of the studies, cached as JSON lines so that an interrupted calibration continues.
 
-A row is kept with a digest of the code that it depends on. Rows of other code are computed again.
+A row is stored with the version of the rule that it depends on. Rows of different versions are computed again.
 """
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headtohead import verdict
+from .rule_version import compute_verdict_version
 
 Row = TypeVar("Row")
-RULE_MODULES = ("statistics", "rule", "interim", "compare", "scores", "prediction", "lost_runs")
-"""modules of the verdict package that decide verdicts"""
-
-
-@cache
-def compute_code_digest(modules: tuple[str, ...] = RULE_MODULES) -> str:
-    """Return a digest of the code of these modules of the verdict package; docstrings and comments do not count."""
-    folder = Path(verdict.__file__).parent
-    codes = [_dump_code((folder / f"{name}.py").read_text()) for name in modules]
-    return hashlib.sha256("".join(codes).encode()).hexdigest()[:12]
-
-
-def _dump_code(source: str) -> str:
-    """Return the syntax tree of a module without strings that stand alone."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-            node.body = [statement for statement in node.body if not _is_docstring(statement)]
-    return ast.dump(tree)
-
-
-def _is_docstring(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
 @dataclass(frozen=True)
 class ResultStore:
     """Cached rows of all studies, in one file for each study.
 
-    A row is up to date if `modules` of the verdict package are as they were. With `accepts_stale`, every row is, the
-    latest of a key first.
+    A row is up to date if it was stored with the same `version`, by default that of the verdict rule. With
+    `accepts_stale`, rows of every version are used, the latest for each key.
     """
 
     folder: Path
-    modules: tuple[str, ...] = RULE_MODULES
+    version: str = field(default_factory=compute_verdict_version)
     accepts_stale: bool = False
 
-    def with_modules(self, *modules: str) -> ResultStore:
-        """Return a store whose rows depend on these modules only."""
-        return replace(self, modules=modules)
+    def with_version(self, version: str) -> ResultStore:
+        """Return the store of rows that depend on a different version."""
+        return replace(self, version=version)
 
     def load(self, study: str) -> dict[str, dict[str, Any]]:
         """Return the rows of a study that are up to date, by key."""
         path = self.folder / f"{study}.jsonl"
         lines = path.read_text().splitlines() if path.is_file() else []
         rows = [json.loads(line) for line in lines]
-        digest = compute_code_digest(self.modules)
-        return {row["key"]: row["row"] for row in rows if self.accepts_stale or row["rule"] == digest}
+        return {row["key"]: row["row"] for row in rows if self.accepts_stale or row["rule"] == self.version}
 
     def list_rows(self, study: str) -> list[dict[str, Any]]:
         """Return the rows of a study, which may still be running."""
@@ -72,22 +46,25 @@ class ResultStore:
 
     def count_stale(self, study: str) -> tuple[int, int]:
         """Return the number of keys of a study without a row that is up to date, and of all keys."""
-        fresh, known = replace(self, accepts_stale=False).load(study), replace(self, accepts_stale=True).load(study)
-        return len(known.keys() - fresh.keys()), len(known)
+        current_rows, all_rows = (
+            replace(self, accepts_stale=False).load(study),
+            replace(self, accepts_stale=True).load(study),
+        )
+        return len(all_rows.keys() - current_rows.keys()), len(all_rows)
 
     def get(self, study: str, key: str, row_type: type[Row], compute: Callable[[], Row]) -> Row:
         """Return a cached row, or compute and store it."""
-        known = _load_once(self, study)
-        if key not in known:
+        cached_rows = _load_once(self, study)
+        if key not in cached_rows:
             row = compute()
-            known[key] = asdict(row)  # type: ignore[call-overload]
+            cached_rows[key] = asdict(row)  # type: ignore[call-overload]
             self.folder.mkdir(parents=True, exist_ok=True)
-            digest = compute_code_digest(self.modules)
             with (self.folder / f"{study}.jsonl").open("a") as file:
-                file.write(json.dumps({"key": key, "rule": digest, "row": known[key]}) + "\n")
-        return row_type(**known[key])
+                file.write(json.dumps({"key": key, "rule": self.version, "row": cached_rows[key]}) + "\n")
+        return row_type(**cached_rows[key])
 
 
 @cache
 def _load_once(store: ResultStore, study: str) -> dict[str, dict[str, Any]]:
+    """Return the rows of a study; they are read once per process."""
     return store.load(study)

@@ -19,7 +19,8 @@ from .reference_run import get_reference_run
 from .workspace import StartedRun, is_worker
 
 PROCESS_KILLS_PER_NODE_KILL = 10
-NODE, PARENT = "a cluster node", "the parent"
+NODE = "a cluster node"
+PARENT = "the parent"
 VICTIM_WEIGHTS = {NODE: 4, PARENT: 1}
 
 
@@ -35,7 +36,7 @@ def kill_nodes(settings: FaultSettings) -> Iterator[FaultOutcome]:
         workspace = reference.create_workspace(settings.scratch / "cluster")
         arguments = ("--backend", nodes.backend, "--device", "cpu")
         campaign = NodeKillCampaign(workspace, reference.results, reference.seconds, settings, arguments, nodes=nodes)
-        campaign.run(max(1, settings.kills // PROCESS_KILLS_PER_NODE_KILL), random.Random(settings.seed))
+        campaign.run(max(1, settings.num_kills // PROCESS_KILLS_PER_NODE_KILL), random.Random(settings.seed))
         yield campaign.build_outcome()
     finally:
         nodes.shut_down()
@@ -47,7 +48,8 @@ class RayNodes:
     def __init__(self, settings: FaultSettings) -> None:
         from ray.cluster_utils import Cluster
 
-        self._caches_folder, self._num_nodes = settings.scratch / "nodes", 0
+        self._caches_folder = settings.scratch / "nodes"
+        self._num_nodes = 0
         self.cluster = Cluster()
         self.add_node()
         self.second_node = self.add_node()
@@ -68,7 +70,7 @@ class RayNodes:
         return [child for processes in children for child in processes if is_worker(child)]
 
     def replace_second_node(self) -> None:
-        """Kill the second node and start another."""
+        """Kill the second node and start a new one."""
         self.cluster.remove_node(self.second_node, allow_graceful=False)
         self.second_node = self.add_node()
 
@@ -86,7 +88,7 @@ class NodeKillCampaign(KillCampaign):
     nodes: RayNodes
     title = "cluster node or parent killed at random moments"
 
-    def _kill(self, run: StartedRun, victim: str, signal_number: signal.Signals, rng: random.Random) -> bool:
+    def _kill_victim(self, run: StartedRun, victim: str, signal_number: signal.Signals, rng: random.Random) -> bool:
         (victim,) = rng.choices(list(VICTIM_WEIGHTS), list(VICTIM_WEIGHTS.values()))
         workers = self.nodes.list_workers()
         if victim == PARENT:

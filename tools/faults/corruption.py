@@ -15,17 +15,18 @@ from typing import Any
 
 import torch
 
-from headtohead.atomic_io import read_json
-from headtohead.config.search import WINNER_VARIANT
+from headtohead.config.tables.search import WINNER_VARIANT
 from headtohead.data.token_cache import TokenizedCorpus, load_tokenized_corpus
 from headtohead.distillation import teacher_cache
 from headtohead.errors import HeadToHeadError, RunFolderError
 from headtohead.experiment import schemas
 from headtohead.experiment.journal import JOURNAL_FILE, Journal
-from headtohead.experiment.run_folder import open_runs
+from headtohead.experiment.run_folder import open_experiment_runs
 from headtohead.findings import compute
+from headtohead.json_files import read_json
 from headtohead.report import write
-from headtohead.runner.verify import find_differences, verify_experiment
+from headtohead.runner.verification.json_differences import find_json_differences
+from headtohead.runner.verification.verify import verify_experiment
 from headtohead.saved_models import model_io
 
 from .injection import RUN_NAME
@@ -36,9 +37,10 @@ from .single_trials import build_trial, copy_folder, interrupt_trial_at, run_and
 from .workspace import Workspace, get_last_line
 
 IGNORED_FILES = ("workers.log",)
-"""the stderr of workers, which only people read"""
-REFUSED, NOT_USED = "refused by name", "not used or rebuilt"
-Check = Callable[[Path, Path], str]
+"""the stderr of workers, which no code reads"""
+REFUSED = "refused by name"
+NOT_USED = "not used or rebuilt"
+DamageCheck = Callable[[Path, Path], str]
 """maps a damaged copy of a folder and the damaged file in it to REFUSED, NOT_USED or a description of the error"""
 
 
@@ -49,13 +51,13 @@ def flip_bit(path: Path, rng: random.Random) -> None:
     path.write_bytes(bytes(content))
 
 
-def truncate(path: Path, rng: random.Random) -> None:
+def truncate_file(path: Path, rng: random.Random) -> None:
     """Remove the end of a file."""
     content = path.read_bytes()
     path.write_bytes(content[: rng.randrange(len(content))])
 
 
-DAMAGES = {"flipped": flip_bit, "truncated": truncate}
+DAMAGE_FUNCTIONS = {"flipped": flip_bit, "truncated": truncate_file}
 
 
 def corrupt_files(settings: FaultSettings) -> Iterator[FaultOutcome]:
@@ -70,7 +72,7 @@ def corrupt_files(settings: FaultSettings) -> Iterator[FaultOutcome]:
     ]
     for name, damage in faults:
         if name != "files of a finished search" or not settings.is_short:
-            settings.report(f"  {name}")
+            settings.print_progress(f"  {name}")
             yield damage(settings, name)
 
 
@@ -79,20 +81,22 @@ def _damage_each_kind(
     name: str,
     folder: Path,
     paths_by_kind: dict[str, list[Path]],
-    check: Check,
+    check: DamageCheck,
     action: str,
     scratch: Path,
 ) -> FaultOutcome:
     """Damage one file of each kind in a copy of the folder and check how it is read. `action` names the reader."""
     rng, errors, counts = random.Random(settings.seed), [], Counter[str]()
     for index, (kind, paths) in enumerate(sorted(paths_by_kind.items())):
-        damages = list(DAMAGES) if not settings.is_short else [list(DAMAGES)[index % len(DAMAGES)]]
+        damages = (
+            list(DAMAGE_FUNCTIONS) if not settings.is_short else [list(DAMAGE_FUNCTIONS)[index % len(DAMAGE_FUNCTIONS)]]
+        )
         for damage in damages:
             path = rng.choice(paths)
             copy = copy_folder(folder, scratch)
             damaged = copy / path.relative_to(folder)
-            DAMAGES[damage](damaged, rng)
-            reaction = NOT_USED if _has_equal_json(path, damaged) else check(copy, damaged)
+            DAMAGE_FUNCTIONS[damage](damaged, rng)
+            reaction = NOT_USED if _has_unchanged_json(path, damaged) else check(copy, damaged)
             counts[reaction] += 1
             if reaction not in (REFUSED, NOT_USED):
                 errors.append(f"{kind}, {damage}: {reaction}")
@@ -101,8 +105,8 @@ def _damage_each_kind(
     return FaultOutcome(f"bytes flipped or truncated: {name}", observation, counts.total(), errors=tuple(errors))
 
 
-def _has_equal_json(path: Path, damaged: Path) -> bool:
-    """Return whether the content is unchanged, as if the `e` of 1e-05 became an `E`."""
+def _has_unchanged_json(path: Path, damaged: Path) -> bool:
+    """Return whether the damage did not change the content, as when the `e` of 1e-05 becomes an `E`."""
     if path.suffix != ".json":
         return False
     with contextlib.suppress(RunFolderError):
@@ -124,26 +128,28 @@ def group_files_by_kind(folder: Path, skip: Sequence[str] = ()) -> dict[str, lis
 
 
 def _damage_finished_experiment(settings: FaultSettings, name: str, kind: str = "plain") -> FaultOutcome:
+    """Check that `h2h verify` names damaged files and that findings are not computed from them."""
     reference = get_reference_run(settings, kind)
-    expected = compute.compute_findings(open_runs(reference.folder))
+    expected = compute.compute_findings(open_experiment_runs(reference.folder))
 
-    def check(copy: Path, path: Path) -> str:
+    def check_damage(copy: Path, path: Path) -> str:
         if not _is_named_by_verify(copy, path):
             return "`h2h verify` did not name it"
         try:
-            findings = compute.compute_findings(open_runs(copy))
+            findings = compute.compute_findings(open_experiment_runs(copy))
         except HeadToHeadError:
             findings = expected  # refused, so it was not used
-        if differences := list(find_differences(findings.to_json(), expected.to_json())):
+        if differences := list(find_json_differences(findings.to_json(), expected.to_json())):
             return f"was used silently ({differences[0]})"
-        return _check_load(path) if path.name == "model.safetensors" else REFUSED
+        return _check_model_load(path) if path.name == "model.safetensors" else REFUSED
 
     skip = (*IGNORED_FILES, *(("report.html",) if settings.is_short else ()))
     paths_by_kind, scratch = group_files_by_kind(reference.folder, skip), settings.scratch / "damaged"
-    return _damage_each_kind(settings, name, reference.folder, paths_by_kind, check, "`h2h verify`", scratch)
+    return _damage_each_kind(settings, name, reference.folder, paths_by_kind, check_damage, "`h2h verify`", scratch)
 
 
 def _is_named_by_verify(copy: Path, path: Path) -> bool:
+    """Return whether `h2h verify` names a damaged file."""
     render_report = write if path.name == "report.html" else None
     try:
         checks = verify_experiment(copy, render_report=render_report)
@@ -153,19 +159,22 @@ def _is_named_by_verify(copy: Path, path: Path) -> bool:
     return any(str(path.relative_to(copy)) in message for message in messages)
 
 
-def _check_load(path: Path) -> str:
+def _check_model_load(path: Path) -> str:
+    """Return how loading damaged weights ends."""
     try:
-        model_io.load(path.parent)
+        model_io.load_saved_model(path.parent)
     except HeadToHeadError as error:
         return _check_refusal(path, str(error))
     return "was loaded silently"
 
 
 def _check_refusal(path: Path, message: str) -> str:
+    """Return REFUSED if an error message names the damaged file."""
     return REFUSED if path.name in message else f"was refused, but not named: {message}"
 
 
-def _check_results(runs: Path, expected: dict[str, Any]) -> str:
+def _check_resumed_results(runs: Path, expected: dict[str, Any]) -> str:
+    """Return NOT_USED if the results are those of the reference run."""
     errors = compare_with_reference(runs, expected)
     return f"was used silently ({errors[0]})" if errors else NOT_USED
 
@@ -174,25 +183,27 @@ def _check_results(runs: Path, expected: dict[str, Any]) -> str:
 
 
 def _damage_unfinished_run(settings: FaultSettings, name: str) -> FaultOutcome:
+    """Check that an interrupted trial does not resume from damaged files."""
     reference = get_reference_run(settings)
     workspace = reference.create_workspace(settings.scratch / "unfinished")
     runs, trial = workspace.runs, build_trial(workspace)
     with use_workspace_cache(workspace):
         interrupt_trial_at(trial, runs / RUN_NAME, 3 * workspace.steps // 5)
 
-        def check(copy: Path, path: Path) -> str:
+        def check_damage(copy: Path, path: Path) -> str:
             message = run_and_get_error(trial, copy / RUN_NAME)
             expected = {RUN_NAME: reference.results[RUN_NAME]}
-            return _check_refusal(path, message) if message else _check_results(copy, expected)
+            return _check_refusal(path, message) if message else _check_resumed_results(copy, expected)
 
         scratch = settings.scratch / "unfinished-damaged"
-        return _damage_each_kind(settings, name, runs, group_files_by_kind(runs), check, "resumed", scratch)
+        return _damage_each_kind(settings, name, runs, group_files_by_kind(runs), check_damage, "resumed", scratch)
 
 
 # -- a search
 
 
 def _damage_journal(settings: FaultSettings, name: str) -> FaultOutcome:
+    """Check that a search does not continue from a damaged journal."""
     folder = settings.scratch / "journal"
     if settings.is_short:
         _write_journal(folder)
@@ -201,7 +212,7 @@ def _damage_journal(settings: FaultSettings, name: str) -> FaultOutcome:
         shutil.copy(get_reference_run(settings, "search").folder / JOURNAL_FILE, folder)
     expected = Journal(folder).read()
 
-    def check(copy: Path, path: Path) -> str:
+    def check_damage(copy: Path, path: Path) -> str:
         try:
             events = Journal(copy).read()
         except HeadToHeadError as error:
@@ -211,7 +222,7 @@ def _damage_journal(settings: FaultSettings, name: str) -> FaultOutcome:
 
     paths_by_kind = {f"journal {index}": [folder / JOURNAL_FILE] for index in range(20)}
     scratch = settings.scratch / "journal-damaged"
-    outcome = _damage_each_kind(settings, name, folder, paths_by_kind, check, "read", scratch)
+    outcome = _damage_each_kind(settings, name, folder, paths_by_kind, check_damage, "read", scratch)
     if settings.is_short:
         return outcome
     errors = _resume_with_truncated_journal(settings)
@@ -221,6 +232,7 @@ def _damage_journal(settings: FaultSettings, name: str) -> FaultOutcome:
 
 
 def _write_journal(folder: Path) -> None:
+    """Write the journal of a small search."""
     journal = Journal(folder)
     journal.append(schemas.SearchStartEvent(identity="identity"))
     for point in range(4):
@@ -248,33 +260,36 @@ def _resume_with_truncated_journal(settings: FaultSettings) -> list[str]:
 
 
 def _damage_token_cache(settings: FaultSettings, name: str) -> FaultOutcome:
+    """Check that damaged files of the token cache are rebuilt."""
     workspace = get_reference_run(settings).create_workspace(settings.scratch / "tokens")
     data = build_trial(workspace).data
     with use_workspace_cache(workspace):
         expected = load_tokenized_corpus(data, has_labels=False)
 
-    def check(copy: Path, path: Path) -> str:
+    def check_damage(copy: Path, path: Path) -> str:
         stderr = io.StringIO()
         copied_workspace = Workspace(copy.parent, workspace.kind)  # its cache is the copy
         with use_workspace_cache(copied_workspace), contextlib.redirect_stderr(stderr):
             corpus = load_tokenized_corpus(data, has_labels=False)
-        if not _are_equal(corpus, expected):
+        if not _are_corpora_equal(corpus, expected):
             return "was used silently"
         return NOT_USED if path.name in stderr.getvalue() else "was rebuilt, but not named"
 
     scratch = settings.scratch / "tokens-damaged" / "cache"
     paths_by_kind = group_files_by_kind(workspace.cache)
-    return _damage_each_kind(settings, name, workspace.cache, paths_by_kind, check, "opened", scratch)
+    return _damage_each_kind(settings, name, workspace.cache, paths_by_kind, check_damage, "opened", scratch)
 
 
-def _are_equal(first: TokenizedCorpus, second: TokenizedCorpus) -> bool:
+def _are_corpora_equal(first: TokenizedCorpus, second: TokenizedCorpus) -> bool:
+    """Return whether two tokenized corpora have the same tokens."""
     is_equal = first.tokenizer.vocab_size == second.tokenizer.vocab_size
     is_equal &= first.corpus.digest == second.corpus.digest and list(first.encoded) == list(second.encoded)
-    tokens = [(first.encoded[name].tokens, second.encoded[name].tokens) for name in first.encoded]
-    return is_equal and all(torch.equal(a, b) for a, b in tokens)
+    token_pairs = [(first.encoded[name].token_ids, second.encoded[name].token_ids) for name in first.encoded]
+    return is_equal and all(torch.equal(a, b) for a, b in token_pairs)
 
 
 def _damage_teacher_cache(settings: FaultSettings, name: str) -> FaultOutcome:
+    """Check that students do not train on damaged teacher outputs."""
     length = SHORT_TRIAL_LENGTH if settings.is_short else (200, 50)
     workspace = Workspace(settings.scratch / "teacher-bytes", "distillation", *length)
     trial, run_name = build_trial(workspace, "both"), "both/seed-0"
@@ -283,12 +298,12 @@ def _damage_teacher_cache(settings: FaultSettings, name: str) -> FaultOutcome:
             return FaultOutcome(name, "none", errors=(f"the trial failed without a fault: {message}",))
     expected = collect_results(workspace.runs)
 
-    def check(copy: Path, path: Path) -> str:
+    def check_damage(copy: Path, path: Path) -> str:
         copied_workspace = Workspace(copy.parent, workspace.kind, workspace.steps, workspace.checkpoint_every)
         shutil.rmtree(copied_workspace.runs, ignore_errors=True)
         with use_workspace_cache(copied_workspace):
             message = run_and_get_error(trial, copied_workspace.runs / run_name)
-        return _check_refusal(path, message) if message else _check_results(copied_workspace.runs, expected)
+        return _check_refusal(path, message) if message else _check_resumed_results(copied_workspace.runs, expected)
 
     paths_by_kind = group_files_by_kind(workspace.cache / "headtohead" / "teachers")
     if settings.is_short:  # the run of the teacher is like any other, so its weights are enough
@@ -297,4 +312,4 @@ def _damage_teacher_cache(settings: FaultSettings, name: str) -> FaultOutcome:
         selected = {*text_files, *logits_files, "model.safetensors"}
         paths_by_kind = {kind: paths for kind, paths in paths_by_kind.items() if Path(kind).name in selected}
     scratch = settings.scratch / "teacher-damaged" / "cache"
-    return _damage_each_kind(settings, name, workspace.cache, paths_by_kind, check, "student trained", scratch)
+    return _damage_each_kind(settings, name, workspace.cache, paths_by_kind, check_damage, "student trained", scratch)

@@ -21,14 +21,15 @@ BLOCK_SIZE = 2**16
 FolderFunction = Callable[[Path], object]
 
 
-def mount(*arguments: str) -> bool:
+def mount_file_system(*arguments: str) -> bool:
     """Mount a file system; return whether it succeeded."""
     if os.geteuid() != 0 or shutil.which("mount") is None:
         return False
     return subprocess.run(["mount", *arguments], check=False, capture_output=True).returncode == 0
 
 
-def unmount(folder: Path) -> None:
+def unmount_file_system(folder: Path) -> None:
+    """Unmount a file system as soon as it is not in use."""
     subprocess.run(["umount", "--lazy", str(folder)], check=False, capture_output=True)
 
 
@@ -42,13 +43,14 @@ def fill_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def mount_small_disk(folder: Path) -> Iterator[bool]:
+    """Mount a small file system while the context is open; yield whether it succeeded."""
     folder.mkdir(parents=True, exist_ok=True)
-    is_mounted = mount("-t", "tmpfs", "-o", f"size={DISK_SIZE}", "tmpfs", str(folder))
+    is_mounted = mount_file_system("-t", "tmpfs", "-o", f"size={DISK_SIZE}", "tmpfs", str(folder))
     try:
         yield is_mounted
     finally:
         if is_mounted:
-            unmount(folder)
+            unmount_file_system(folder)
 
 
 def fill_disk(settings: FaultSettings) -> Iterator[FaultOutcome]:
@@ -76,24 +78,25 @@ def _start_on_full_disk(settings: FaultSettings, disk: Path) -> FaultOutcome:
     workspace = get_reference_run(settings).create_workspace(settings.scratch / "full-before")
     run = workspace.run_to_end(out=disk / "other")
     (disk / "filler").unlink()
-    errors = _check_failure(run) + (["left files behind"] if (disk / "other").exists() else [])
-    return _build_outcome("disk full from the start", run, errors)
+    errors = _check_command_failed(run) + (["left files behind"] if (disk / "other").exists() else [])
+    return _build_start_outcome("disk full from the start", run, errors)
 
 
-def _check_failure(run: StartedRun) -> list[str]:
+def _check_command_failed(run: StartedRun) -> list[str]:
     """Return errors unless the command failed with a message."""
     errors = [] if run.exit_code else ["not noticed"]
     return errors + (["printed a traceback"] if "Traceback" in run.output else [])
 
 
-def _build_outcome(name: str, run: StartedRun, errors: list[str]) -> FaultOutcome:
+def _build_start_outcome(name: str, run: StartedRun, errors: list[str]) -> FaultOutcome:
+    """Return the outcome of a command that cannot start."""
     return FaultOutcome(name, f"exit code {run.exit_code}: {get_last_line(run.output)}", errors=tuple(errors))
 
 
 def make_read_only(settings: FaultSettings) -> Iterator[FaultOutcome]:
     """Make the folder of a run read-only during training and from the start."""
     lock, unlock = _get_lock_functions()
-    if not _can_lock(settings.scratch / "try", lock, unlock):
+    if not _can_make_read_only(settings.scratch / "try", lock, unlock):
         yield FaultOutcome("folder made read-only", "", skipped=MOUNT_NEEDS_ROOT)
         return
     workspace = get_reference_run(settings).create_workspace(settings.scratch / "read-only")
@@ -119,17 +122,19 @@ def _get_lock_functions() -> tuple[FolderFunction, FolderFunction]:
         return (lambda folder: folder.chmod(0o555)), (lambda folder: folder.chmod(0o755))
 
     def lock(folder: Path) -> None:
-        mount("--bind", str(folder), str(folder))
-        mount("-o", "remount,ro,bind", str(folder))
+        mount_file_system("--bind", str(folder), str(folder))
+        mount_file_system("-o", "remount,ro,bind", str(folder))
 
-    return lock, unmount
+    return lock, unmount_file_system
 
 
 def _get_expected_message() -> str:
+    """Return the message of the operating system for a folder that cannot be written."""
     return os.strerror(errno.EACCES if os.geteuid() != 0 else errno.EROFS)
 
 
-def _can_lock(folder: Path, lock: FolderFunction, unlock: FolderFunction) -> bool:
+def _can_make_read_only(folder: Path, lock: FolderFunction, unlock: FolderFunction) -> bool:
+    """Return whether a locked folder rejects new files."""
     folder.mkdir(parents=True, exist_ok=True)
     lock(folder)
     try:
@@ -142,12 +147,13 @@ def _can_lock(folder: Path, lock: FolderFunction, unlock: FolderFunction) -> boo
 
 
 def _start_in_read_only_folder(settings: FaultSettings, lock: FolderFunction, unlock: FolderFunction) -> FaultOutcome:
+    """Start an experiment in a folder that was never writable."""
     folder = settings.scratch / "never-writable"
     folder.mkdir()
     lock(folder)
     workspace = get_reference_run(settings).create_workspace(settings.scratch / "read-only-before")
     run = workspace.run_to_end(out=folder / "runs")
     unlock(folder)
-    errors = _check_failure(run)
+    errors = _check_command_failed(run)
     errors += [] if _get_expected_message() in run.output else [f"message: {get_last_line(run.output)}"]
-    return _build_outcome("folder read-only from the start", run, errors)
+    return _build_start_outcome("folder read-only from the start", run, errors)

@@ -15,5 +15,5 @@ FAULTS: dict[str, Fault] = {
     "twice": folders.start_twice,
     "clock": clock.shift_clock,
 }
-FULL_ONLY = ("nodes",)
+FULL_RUN_ONLY_FAULTS = ("nodes",)
 """faults that take too long for a short run"""

@@ -59,7 +59,7 @@ def start_twice(settings: FaultSettings) -> Iterator[FaultOutcome]:
         time.sleep(0.01)
     training_runs = [run for run in runs if run.list_workers()]
     workers = [worker for run in training_runs for worker in run.list_workers()]
-    with suspend(workers):  # otherwise the experiment could finish before the next ones have started
+    with suspend_processes(workers):  # otherwise the experiment could finish before the next ones have started
         late_runs = [workspace.start(), workspace.start(out=link)]
         for run in late_runs:
             run.wait()
@@ -82,7 +82,7 @@ def start_twice(settings: FaultSettings) -> Iterator[FaultOutcome]:
 
 
 @contextlib.contextmanager
-def suspend(processes: list[psutil.Process]) -> Iterator[None]:
+def suspend_processes(processes: list[psutil.Process]) -> Iterator[None]:
     """Suspend processes while the context is open."""
     for process in processes:
         process.suspend()

@@ -26,7 +26,7 @@ RUN_NAME = "baseline/seed-0"
 
 @dataclass(frozen=True)
 class FolderFault:
-    """A fault of the folder of a run: how it is applied and removed, and what the message must contain."""
+    """A fault in a run folder: how to apply and remove it, and what the error message must contain."""
 
     name: str
     apply: Callable[[Path], None]
@@ -45,6 +45,7 @@ def inject_fault(settings: FaultSettings, fault: FolderFault, workspace: Workspa
 
 
 def _inject_into_trial(settings: FaultSettings, fault: FolderFault, workspace: Workspace, runs: Path) -> FaultOutcome:
+    """Apply the fault to a trial in this process, then resume it."""
     reference = get_reference_run(settings)
     trial, folder = build_trial(workspace), runs / RUN_NAME
     with use_workspace_cache(workspace):
@@ -55,11 +56,12 @@ def _inject_into_trial(settings: FaultSettings, fault: FolderFault, workspace: W
         resume_error = run_and_get_error(trial, folder)
     errors += [f"did not resume: {resume_error}"] if resume_error else []
     errors += compare_with_reference(runs, {RUN_NAME: reference.results[RUN_NAME]})
-    observation = f"message: {_shorten(message)}; resumed to the same results"
+    observation = f"message: {_shorten_message(message)}; resumed to the same results"
     return FaultOutcome(f"{fault.name} (a trial)", observation, errors=tuple(errors))
 
 
 def _inject_into_command(settings: FaultSettings, fault: FolderFault, workspace: Workspace, runs: Path) -> FaultOutcome:
+    """Apply the fault to a command in a child process, then resume it."""
     reference, monitor = get_reference_run(settings), RunMonitor(runs)
     run = workspace.start(out=runs)
     checkpoint = wait_for_file(run, CHECKPOINT_PATTERN, runs)
@@ -80,18 +82,23 @@ def _inject_into_command(settings: FaultSettings, fault: FolderFault, workspace:
     errors += [f"did not resume: {get_last_line(resumed.output)}"] if resumed.exit_code else []
     errors += compare_with_reference(runs, reference.results)
     message = next((line for line in run.output.splitlines() if fault.required_texts[0] in line), output)
-    observation = f"exit code {run.exit_code}, message: {_shorten(message)}; --resume ended with the same results"
+    observation = (
+        f"exit code {run.exit_code}, message: {_shorten_message(message)}; --resume ended with the same results"
+    )
     return FaultOutcome(fault.name, observation, lost=tuple(monitor.lost), errors=tuple(errors))
 
 
 def _check_message(fault: FolderFault, message: str) -> list[str]:
+    """Return errors if a message does not name the fault or contains a traceback."""
     errors = [
-        f"the message lacks {text!r}: {_shorten(message)}" for text in fault.required_texts if text not in message
+        f"the message lacks {text!r}: {_shorten_message(message)}"
+        for text in fault.required_texts
+        if text not in message
     ]
     return errors + (["printed a traceback"] if "Traceback" in message else [])
 
 
-def _shorten(message: str | None) -> str:
+def _shorten_message(message: str | None) -> str:
     text = " ".join((message or "none").split())
     return text if len(text) < 220 else f"{text[:140]} ... {text[-70:]}"
 

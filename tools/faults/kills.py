@@ -25,13 +25,13 @@ MAX_RESUMES = 12
 
 
 def kill_processes(settings: FaultSettings) -> Iterator[FaultOutcome]:
-    """Kill processes of this machine."""
+    """Kill commands and workers on this machine at random moments."""
     kinds = ("plain",) if settings.is_short else ("plain", "search", "distillation")
     campaigns = [KillCampaign.create(settings, kind) for kind in kinds]
     rng = random.Random(settings.seed)
     for index, campaign in enumerate(campaigns):
-        kills = settings.kills // len(campaigns) + (index < settings.kills % len(campaigns))
-        campaign.run(kills, rng)
+        num_kills = settings.num_kills // len(campaigns) + (index < settings.num_kills % len(campaigns))
+        campaign.run(num_kills, rng)
         yield campaign.build_outcome()
 
 
@@ -42,16 +42,18 @@ class KillCampaign:
     title: ClassVar[str] = "processes killed at random moments"
     workspace: Workspace
     expected: dict[str, Any]
+    """results of the reference run"""
     usual_seconds: float
     """duration without faults"""
     settings: FaultSettings
     arguments: tuple[str, ...] = ()
-    """of h2h run"""
+    """command-line arguments of h2h run"""
     kill_counts: Counter[str] = field(default_factory=Counter)
     num_finished: int = 0
     lost: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     orphans: list[tuple[psutil.Process, float]] = field(default_factory=list)
+    """workers whose parent was killed, and the time of the kill"""
     max_orphan_seconds: float = 0.0
     """longest time that a worker outlived its parent"""
 
@@ -65,24 +67,25 @@ class KillCampaign:
     def num_kills(self) -> int:
         return sum(self.kill_counts.values())
 
-    def run(self, kills: int, rng: random.Random) -> None:
+    def run(self, max_kills: int, rng: random.Random) -> None:
         """Run experiments until this many kills; the last experiment runs to its end."""
-        while self.num_kills < kills and not self.errors:
-            self._run_experiment(kills, rng)
+        while self.num_kills < max_kills and not self.errors:
+            self._run_experiment(max_kills, rng)
 
-    def _run_experiment(self, kills: int, rng: random.Random) -> None:
+    def _run_experiment(self, max_kills: int, rng: random.Random) -> None:
+        """Run one experiment to its end, resuming it after every kill, and check its results."""
         monitor = RunMonitor(self.workspace.runs)
         num_resumes = 0
         while not self.errors:
             run = self.workspace.start(*self.arguments)
-            was_killed = self._follow_run(run, monitor, kills, rng)
+            was_killed = self._follow_run(run, monitor, max_kills, rng)
             self._check_orphans()
             monitor.update()
             if run.exit_code == 0:
                 break
             if not was_killed:
                 self.errors.append(f"exit code {run.exit_code} without a kill: {get_last_line(run.output)}")
-            num_resumes = 0 if self.num_kills < kills else num_resumes + 1
+            num_resumes = 0 if self.num_kills < max_kills else num_resumes + 1
             if num_resumes > MAX_RESUMES:
                 self.errors.append(f"does not finish: {get_last_line(run.output)}")
         self._wait_for_orphans()
@@ -91,28 +94,29 @@ class KillCampaign:
         self.errors += compare_with_reference(self.workspace.runs, self.expected)
         self.num_finished += 1
         counts = f"{self.num_kills} kills, {self.num_finished} experiments, {len(self.lost)} lost"
-        self.settings.report(f"  {self.workspace.kind}: {counts}")
+        self.settings.print_progress(f"  {self.workspace.kind}: {counts}")
         self.workspace.reset()
 
-    def _follow_run(self, run: StartedRun, monitor: RunMonitor, kills: int, rng: random.Random) -> bool:
+    def _follow_run(self, run: StartedRun, monitor: RunMonitor, max_kills: int, rng: random.Random) -> bool:
         """Follow a command to its end and kill processes at random moments; return whether one was killed."""
         was_killed = False
         while not run.has_ended:
-            moment = time.monotonic() + rng.uniform(0, 0.8 * self.usual_seconds)
-            has_enough_kills = self.num_kills >= kills
-            while not run.has_ended and (has_enough_kills or time.monotonic() < moment):
+            next_kill_time = time.monotonic() + rng.uniform(0, 0.8 * self.usual_seconds)
+            has_enough_kills = self.num_kills >= max_kills
+            while not run.has_ended and (has_enough_kills or time.monotonic() < next_kill_time):
                 monitor.update()
                 self._check_orphans()
                 time.sleep(0.02)
             if not run.has_ended and not has_enough_kills:
-                # A search gives up a point whose worker dies twice, because the point may be the cause.
+                # A point of a search fails if its worker dies twice, because its settings may be the cause.
                 can_kill_worker = not (was_killed and self.workspace.kind == "search")
                 victims = [victim for victim in VICTIM_WEIGHTS if victim != "a worker" or can_kill_worker]
                 (victim,) = rng.choices(victims, [VICTIM_WEIGHTS[name] for name in victims])
-                was_killed |= self._kill(run, victim, rng.choice(SIGNALS), rng)
+                was_killed |= self._kill_victim(run, victim, rng.choice(SIGNALS), rng)
         return was_killed
 
-    def _kill(self, run: StartedRun, victim: str, signal_number: signal.Signals, rng: random.Random) -> bool:
+    def _kill_victim(self, run: StartedRun, victim: str, signal_number: signal.Signals, rng: random.Random) -> bool:
+        """Kill a worker, the parent or all processes; return whether a process was killed."""
         workers = run.list_workers()
         if victim == "a worker" and not workers:
             victim = "the parent"  # no worker has started yet, or all have ended
@@ -135,17 +139,17 @@ class KillCampaign:
 
     def _check_orphans(self) -> None:
         """Check that workers end soon after their parent."""
-        remaining = []
-        for worker, since in self.orphans:
-            seconds = time.monotonic() - since
+        remaining_orphans = []
+        for worker, orphaned_at in self.orphans:
+            seconds = time.monotonic() - orphaned_at
             if not is_alive(worker):
                 self.max_orphan_seconds = max(self.max_orphan_seconds, seconds)
             elif seconds > ORPHAN_TIMEOUT:
                 self.errors.append(f"a worker was alive {seconds:.0f} s after its parent was killed")
                 worker.kill()
             else:
-                remaining.append((worker, since))
-        self.orphans = remaining
+                remaining_orphans.append((worker, orphaned_at))
+        self.orphans = remaining_orphans
 
     def _wait_for_orphans(self) -> None:
         while self.orphans:
@@ -158,5 +162,5 @@ class KillCampaign:
             f"{self.num_finished} experiments of {len(self.expected) - 1} runs ended with the results of the reference "
             f"run; killed: {counts}; workers ended within {self.max_orphan_seconds:.1f} s of their parent"
         )
-        name, kills = f"{self.title} ({self.workspace.kind})", self.num_kills
-        return FaultOutcome(name, observation, kills, kills, tuple(self.lost), tuple(self.errors))
+        name = f"{self.title} ({self.workspace.kind})"
+        return FaultOutcome(name, observation, self.num_kills, self.num_kills, tuple(self.lost), tuple(self.errors))

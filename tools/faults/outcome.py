@@ -33,19 +33,21 @@ class FaultOutcome:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, row: dict[str, Any]) -> FaultOutcome:
-        return cls(**{**row, "lost": tuple(row["lost"]), "errors": tuple(row["errors"])})
+    def from_dict(cls, raw: dict[str, Any]) -> FaultOutcome:
+        return cls(**{**raw, "lost": tuple(raw["lost"]), "errors": tuple(raw["errors"])})
 
 
 @dataclass(frozen=True)
 class FaultSettings:
-    """The arguments of every fault."""
+    """What every fault receives: how much to inject, and where to work."""
 
     scratch: Path
-    kills: int
+    """folder for temporary files"""
+    num_kills: int
     seed: int
+    """seed of random moments, victims and damages"""
     is_short: bool
-    report: Callable[[str], None]
+    print_progress: Callable[[str], None]
     """prints progress"""
 
 

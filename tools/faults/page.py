@@ -8,7 +8,8 @@ from typing import Any
 
 from .outcome import FaultOutcome
 
-BEGIN, END = "<!-- written by make faults -->", "<!-- until here -->"
+TABLE_START = "<!-- written by make faults -->"
+TABLE_END = "<!-- until here -->"
 
 
 def format_total(outcomes: dict[str, list[FaultOutcome]]) -> str:
@@ -48,6 +49,6 @@ def _render_row(outcome: FaultOutcome) -> str:
 
 def update_page(page: Path, outcomes: dict[str, list[FaultOutcome]], environment: dict[str, Any]) -> None:
     """Replace the table between its marks and keep the text around it."""
-    table = f"{BEGIN}\n{render_table(outcomes, environment)}\n{END}"
-    pattern = re.compile(f"{re.escape(BEGIN)}.*{re.escape(END)}", re.DOTALL)
+    table = f"{TABLE_START}\n{render_table(outcomes, environment)}\n{TABLE_END}"
+    pattern = re.compile(f"{re.escape(TABLE_START)}.*{re.escape(TABLE_END)}", re.DOTALL)
     page.write_text(pattern.sub(lambda match: table, page.read_text(encoding="utf-8")), encoding="utf-8")

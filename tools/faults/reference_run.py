@@ -15,7 +15,7 @@ from .workspace import Workspace, get_last_line
 
 TRIAL_LENGTHS = {"plain": (1500, 50), "search": (800, 50), "distillation": (1000, 50)}
 """steps and checkpoint interval of a trial, by kind of experiment"""
-SHORT_TRIAL_LENGTH = (400, 20)
+SHORT_TRIAL_LENGTH = (200, 20)
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class ReferenceRun:
 
 def get_reference_run(settings: FaultSettings, kind: str = "plain") -> ReferenceRun:
     """Return the reference run of a kind of experiment. It runs once."""
-    return _run_reference(settings.scratch, kind, settings.is_short, settings.report)
+    return _run_reference(settings.scratch, kind, settings.is_short, settings.print_progress)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Record what must not get lost: the checksums of finished results and the last checkpoint of each training."""
+"""Record results that must not be lost: the checksums of finished results and the last checkpoint of each run."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import Any
 
 from safetensors.numpy import load_file
 
-from headtohead.atomic_io import compute_sha256, read_json
+from headtohead.atomic_io import compute_sha256
 from headtohead.errors import HeadToHeadError
 from headtohead.experiment.run_folder import Run
+from headtohead.json_files import read_json
 
 DURATION_KEYS = {
     *("seconds", "seconds_per_step", "peak_memory", "trial_seconds", "tokens_per_second", "seconds_per_summary"),
 }
 """keys whose values differ between equal runs"""
-FINDINGS_KEYS = (
+COMPARED_FINDINGS = (
     *("verdicts", "other_verdicts", "scores", "primary_scores", "curves", "pairing", "audits", "samples", "failures"),
 )
-CHECKPOINT_NAME = re.compile(r"checkpoint-(\d+)")
+CHECKPOINT_NAME_PATTERN = re.compile(r"checkpoint-(\d+)")
 
 
 class RunMonitor:
@@ -32,14 +33,15 @@ class RunMonitor:
         """checksum of each finished result, by run"""
         self.checkpoint_steps: dict[str, int] = {}
         self.lost: list[str] = []
+        """descriptions of results and checkpoints that no longer exist"""
 
     def update(self) -> None:
         """Record new results and checkpoints; report a training that fell behind its last checkpoint."""
         for name, step in find_checkpoint_steps(self.folder).items():
-            previous = self.checkpoint_steps.get(name, 0)
-            if step < previous and not (self.folder / name / "result.json").is_file():
-                self.lost.append(f"{name}: went back from step {previous} to {step}")
-            self.checkpoint_steps[name] = max(step, previous)
+            previous_step = self.checkpoint_steps.get(name, 0)
+            if step < previous_step and not (self.folder / name / "result.json").is_file():
+                self.lost.append(f"{name}: went back from step {previous_step} to {step}")
+            self.checkpoint_steps[name] = max(step, previous_step)
         for run in list_run_folders(self.folder):
             name = str(run.relative_to(self.folder))
             if name not in self.results and (run / "result.json").is_file():
@@ -72,13 +74,13 @@ def find_checkpoint_steps(folder: Path) -> dict[str, int]:
             names = [path.name for path in run.iterdir()]
         except OSError:
             continue  # it was just removed
-        if steps := [int(match.group(1)) for name in names if (match := CHECKPOINT_NAME.fullmatch(name))]:
+        if steps := [int(match.group(1)) for name in names if (match := CHECKPOINT_NAME_PATTERN.fullmatch(name))]:
             last_steps[str(run.relative_to(folder))] = max(steps)
     return last_steps
 
 
 def collect_results(folder: Path) -> dict[str, Any]:
-    """Return everything that the folder of an experiment holds, without durations and memory."""
+    """Return the content of an experiment folder, without durations and memory."""
     results: dict[str, Any] = {}
     for path in sorted(folder.rglob("result.json")):
         run = Run(path.parent)
@@ -93,11 +95,12 @@ def collect_results(folder: Path) -> dict[str, Any]:
         results[str(run.folder.relative_to(folder))] = contents
     if (folder / "findings.json").is_file():
         findings = read_json(folder / "findings.json")
-        results["findings"] = {key: _remove_durations(findings[key]) for key in FINDINGS_KEYS}
+        results["findings"] = {key: _remove_durations(findings[key]) for key in COMPARED_FINDINGS}
     return results
 
 
 def _remove_durations(value: Any) -> Any:
+    """Return a JSON value without the keys that differ between equal runs."""
     if isinstance(value, dict):
         return {key: _remove_durations(item) for key, item in value.items() if key not in DURATION_KEYS}
     return [_remove_durations(item) for item in value] if isinstance(value, list) else value
@@ -118,9 +121,9 @@ def compare_with_reference(folder: Path, expected: dict[str, Any]) -> list[str]:
             errors += [f"{run_name}/{name}: is damaged" for name in damaged]
     except (HeadToHeadError, OSError, LookupError) as error:
         return [f"{folder.name}: cannot be read ({error})"]
-    return errors + [f"{path.relative_to(folder)}: was left behind" for path in find_leftovers(folder)]
+    return errors + [f"{path.relative_to(folder)}: was left behind" for path in find_incomplete_files(folder)]
 
 
-def find_leftovers(folder: Path) -> list[Path]:
+def find_incomplete_files(folder: Path) -> list[Path]:
     """Return incomplete files that were left after a kill."""
     return sorted(path for path in folder.rglob("*") if path.name.endswith(".part") or path.name == ".arriving")

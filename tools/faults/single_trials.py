@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from headtohead.config import experiment
-from headtohead.config import loading as config_loading
+from headtohead.config import experiment, trial_settings
 from headtohead.errors import HeadToHeadError
 from headtohead.execution.worker import format_error
 from headtohead.experiment import loading
-from headtohead.training.loop import TrainingProgress
+from headtohead.training.training_progress import TrainingProgress
 from headtohead.trials.trial import run_trial
 
 from .workspace import Workspace
@@ -41,7 +40,8 @@ def use_workspace_cache(workspace: Workspace) -> Iterator[None]:
 
 
 def build_trial(workspace: Workspace, variant: str = experiment.BASELINE, seed: int = 0) -> experiment.Trial:
-    return config_loading.build_trial(loading.load_experiment(str(workspace.file)), variant, seed)
+    """Return a trial of the workspace's experiment."""
+    return trial_settings.build_trial(loading.load_experiment(str(workspace.file)), variant, seed)
 
 
 def run_and_get_error(
@@ -80,6 +80,7 @@ def call_once_at(step: int, work: Callable[[], Any]) -> ProgressCallback:
 
 
 def copy_folder(folder: Path, target: Path) -> Path:
+    """Replace `target` by a copy of a folder; return it."""
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(folder, target)
     return target

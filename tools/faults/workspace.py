@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psutil
 
-ROOT = Path(__file__).parents[2]
-WORKER = "headtohead.execution.worker"
+PROJECT_ROOT = Path(__file__).parents[2]
+WORKER_MODULE = "headtohead.execution.worker"
 ORPHAN_TIMEOUT = 10.0
 """seconds after which a worker must have ended when its parent has"""
 COMMAND_TIMEOUT = 240.0
@@ -27,7 +27,7 @@ task = "language-model"
 seeds = 2
 data = {{ source = "{text}" }}
 model = {{ width = 16, layers = 1, heads = 2, context = 8 }}
-training.steps = {steps}
+training.budget = "{steps} steps"
 training.batch_size = 8
 training.eval_every = {eval_every}
 training.checkpoint_every = {checkpoint_every}
@@ -42,7 +42,10 @@ task = "language-model"
 seeds = 1
 data = {{ source = "{text}" }}
 model = {{ width = 16, layers = 1, heads = 2, context = 8 }}
-training = {{ steps = {steps}, batch_size = 8, eval_every = {eval_every}, checkpoint_every = {checkpoint_every} }}
+training.budget = "{steps} steps"
+training.batch_size = 8
+training.eval_every = {eval_every}
+training.checkpoint_every = {checkpoint_every}
 [search]
 seeds = 1
 [search.space]
@@ -55,29 +58,32 @@ task = "distil"
 seeds = 1
 data = {{ source = "{text}" }}
 model = {{ width = 8, layers = 1, heads = 2, context = 8 }}
-training = {{ steps = {steps}, batch_size = 8, eval_every = {eval_every}, checkpoint_every = {checkpoint_every} }}
+training.budget = "{steps} steps"
+training.batch_size = 8
+training.eval_every = {eval_every}
+training.checkpoint_every = {checkpoint_every}
 [teacher]
 model = {{ width = 16, layers = 2, heads = 2, context = 8 }}
-training = {{ steps = 200, batch_size = 8, eval_every = 200 }}
+training = {{ budget = "200 steps", batch_size = 8, eval_every = 200 }}
 documents = 60
 prompt_tokens = 3
 [variants.both]
 training.distillation = {{ targets = "both", weight = 1.0, top_k = 5 }}
 """
-EXPERIMENTS = {"plain": PLAIN_EXPERIMENT, "search": SEARCH_EXPERIMENT, "distillation": DISTILLATION_EXPERIMENT}
+EXPERIMENT_FILES = {"plain": PLAIN_EXPERIMENT, "search": SEARCH_EXPERIMENT, "distillation": DISTILLATION_EXPERIMENT}
 
 SUBJECTS = ("the president", "the people", "our nation", "a free country", "the congress", "every worker")
 VERBS = ("will defend", "must build", "has asked for", "cannot forget", "will honor", "wants")
 OBJECTS = ("the peace", "a stronger economy", "new schools", "the law", "this promise", "better jobs", "our allies")
 
 
-def write_text(folder: Path) -> Path:
+def write_text_corpus(folder: Path) -> Path:
     """Write a small corpus of simple sentences, which is the same at every call."""
     rng = random.Random(0)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, rows in (("train", 300), ("validation", 60), ("test", 60)):
-        lines = [f"{rng.choice(SUBJECTS)} {rng.choice(VERBS)} {rng.choice(OBJECTS)} ." for _ in range(rows)]
-        (folder / f"{name}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for split, num_lines in (("train", 300), ("validation", 60), ("test", 60)):
+        lines = [f"{rng.choice(SUBJECTS)} {rng.choice(VERBS)} {rng.choice(OBJECTS)} ." for _ in range(num_lines)]
+        (folder / f"{split}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder
 
 
@@ -94,10 +100,12 @@ class Workspace:
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        text = write_text(self.folder / "text")
+        text = write_text_corpus(self.folder / "text")
         self.file = self.folder / f"{self.kind}.toml"
         intervals = {"eval_every": max(1, self.steps // 4), "checkpoint_every": self.checkpoint_every}
-        self.file.write_text(EXPERIMENTS[self.kind].format(text=text, steps=self.steps, **intervals), encoding="utf-8")
+        self.file.write_text(
+            EXPERIMENT_FILES[self.kind].format(text=text, steps=self.steps, **intervals), encoding="utf-8"
+        )
         self.runs = self.folder / "runs"
 
     @property
@@ -173,8 +181,9 @@ class StartedRun:
 
 
 def is_worker(process: psutil.Process) -> bool:
+    """Return whether a process is one of our workers."""
     try:
-        return WORKER in process.cmdline()
+        return WORKER_MODULE in process.cmdline()
     except (psutil.NoSuchProcess, psutil.ZombieProcess):
         return False
 
@@ -188,6 +197,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def get_last_line(output: str) -> str:
+    """Return the last line of a command's output, which is its error message if it failed."""
     lines = [line for line in output.strip().splitlines() if line.strip()]
     return lines[-1][:300] if lines else "no output"
 

@@ -1,4 +1,4 @@
-"""Run folders that others made."""
+"""Fuzz targets for run folders: their files, findings and checkpoints."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from .sample_experiment import replace_checked_file, replace_file, sample_runs, strip_checksum
-from .target import fuzz_target
+from .sample_experiment import build_sample_runs, replace_checksummed_file, replace_file, strip_checksums
+from .target import register_fuzz_target
 
 
-def file_of(data: bytes, names: Sequence[str]) -> tuple[str, bytes]:
-    """The first byte says which file the rest is put in the place of."""
+def select_file(data: bytes, names: Sequence[str]) -> tuple[str, bytes]:
+    """Return the file that the first byte of an input selects, and the remaining bytes as its content."""
     return names[data[0] % len(names)] if data else names[0], data[1:]
 
 
@@ -33,80 +33,83 @@ RUN_FILES = (
 )
 
 
-def _run_files(scratch: Path) -> list[bytes]:
+def _build_run_files(scratch: Path) -> list[bytes]:
     inputs = []
     for labels in (False, True):
         for index, name in enumerate(RUN_FILES):
-            path = sample_runs(scratch, labels=labels) / name
+            path = build_sample_runs(scratch, labels=labels) / name
             content = path.read_bytes() if path.is_file() else b'{"message": "diverged", "kind": "DivergedError"}'
-            inputs.append(bytes([index]) + strip_checksum(content))
+            inputs.append(bytes([index]) + strip_checksums(content))
     return inputs
 
 
-@fuzz_target("run", _run_files)
-def _run(data: bytes, scratch: Path) -> None:
+@register_fuzz_target("run", _build_run_files)
+def _compute_findings(data: bytes, scratch: Path) -> None:
     from headtohead.experiment import run_folder
     from headtohead.findings import compute
     from headtohead.report import write
 
-    name, content = file_of(data, RUN_FILES)
-    folder = sample_runs(scratch, labels=b"accuracy" in content or b"classify" in content)
-    before = (folder / "findings.json").read_bytes()
-    with replace_checked_file(folder, name, content), replace_file(folder / "findings.json", before):
-        opened = run_folder.open_runs(folder)
-        compute.write_findings(opened)
+    name, content = select_file(data, RUN_FILES)
+    folder = build_sample_runs(scratch, labels=b"accuracy" in content or b"classify" in content)
+    findings_before = (folder / "findings.json").read_bytes()
+    with replace_checksummed_file(folder, name, content), replace_file(folder / "findings.json", findings_before):
+        runs = run_folder.open_experiment_runs(folder)
+        compute.write_findings(runs)
         write(folder, ["md"], scratch / "report")
 
 
-@fuzz_target("verify", _run_files)
-def _verify(data: bytes, scratch: Path) -> None:
-    from headtohead.runner.verify import verify_experiment
+@register_fuzz_target("verify", _build_run_files)
+def _verify_experiment(data: bytes, scratch: Path) -> None:
+    from headtohead.runner.verification.verify import verify_experiment
 
-    name, content = file_of(data, (*RUN_FILES, "findings.json"))
-    folder = sample_runs(scratch)
-    with replace_checked_file(folder, name, content):
+    name, content = select_file(data, (*RUN_FILES, "findings.json"))
+    folder = build_sample_runs(scratch)
+    with replace_checksummed_file(folder, name, content):
         [json.dumps(check.to_dict(), allow_nan=False) for check in verify_experiment(folder)]
 
 
-def _found(scratch: Path) -> list[bytes]:
+def _build_findings_files(scratch: Path) -> list[bytes]:
     return [
-        strip_checksum((sample_runs(scratch, labels=labels) / "findings.json").read_bytes()) for labels in (False, True)
+        strip_checksums((build_sample_runs(scratch, labels=labels) / "findings.json").read_bytes())
+        for labels in (False, True)
     ]
 
 
-@fuzz_target("findings", _found)
-def _findings(data: bytes, scratch: Path) -> None:
+@register_fuzz_target("findings", _build_findings_files)
+def _write_reports(data: bytes, scratch: Path) -> None:
     from headtohead.report import write
 
-    folder = sample_runs(scratch)
+    folder = build_sample_runs(scratch)
     with replace_file(folder / "findings.json", data):
         write(folder, ["md", "csv", "tex"], scratch / "report")
 
 
-CHECKPOINT = ("state.json", "model.safetensors", "optimizer.safetensors")
+CHECKPOINT_FILES = ("state.json", "model.safetensors", "optimizer.safetensors")
 
 
-def _checkpoints(scratch: Path) -> list[bytes]:
-    (folder,) = (sample_runs(scratch) / "baseline" / "seed-0").glob("checkpoint-*")
-    return [bytes([index]) + strip_checksum((folder / name).read_bytes()) for index, name in enumerate(CHECKPOINT)]
+def _build_checkpoint_files(scratch: Path) -> list[bytes]:
+    (folder,) = (build_sample_runs(scratch) / "baseline" / "seed-0").glob("checkpoint-*")
+    return [
+        bytes([index]) + strip_checksums((folder / name).read_bytes()) for index, name in enumerate(CHECKPOINT_FILES)
+    ]
 
 
-@fuzz_target("checkpoint", _checkpoints)
-def _checkpoint(data: bytes, scratch: Path) -> None:
+@register_fuzz_target("checkpoint", _build_checkpoint_files)
+def _restore_checkpoint(data: bytes, scratch: Path) -> None:
     import hashlib
 
     from headtohead.experiment.run_folder import Run
     from headtohead.tasks.registry import prepare_dataset
-    from headtohead.training.checkpoints import restore
+    from headtohead.training.checkpoints import restore_checkpoint
     from headtohead.trials.trial import build_initial_model
 
-    run = sample_runs(scratch) / "baseline" / "seed-0"
+    run = build_sample_runs(scratch) / "baseline" / "seed-0"
     trial = Run(run).trial
     (folder,) = run.glob("checkpoint-*")
-    name, content = file_of(data, CHECKPOINT)
-    state = json.loads(strip_checksum((folder / "state.json").read_bytes()))
-    if name != "state.json":  # with a checksum that agrees, so that what is behind it is tried
+    name, content = select_file(data, CHECKPOINT_FILES)
+    state = json.loads(strip_checksums((folder / "state.json").read_bytes()))
+    if name != "state.json":  # with a valid checksum, so that the content is read
         state["sha256"][name] = hashlib.sha256(content).hexdigest()
     model = build_initial_model(trial, prepare_dataset(trial.data, trial.task))
     with replace_file(folder / "state.json", json.dumps(state).encode()), replace_file(folder / name, content):
-        restore(folder, model)
+        restore_checkpoint(folder, model)

@@ -1,4 +1,4 @@
-"""What no input may cause, watched from inside the interpreter (PEP 578)."""
+"""Detect file access, processes and connections that no input may cause, with an audit hook (PEP 578)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import torch  # noqa: F401  before anything is watched: it reads and compiles a lot when it is imported
+import torch  # noqa: F401  outside the sandbox, because its import reads many files
 
 
-class TrespassError(AssertionError):
-    """Something was done that no input may cause."""
+class SandboxViolationError(AssertionError):
+    """An input caused a forbidden effect."""
 
 
-_watching = threading.local()
-_hooked: list[bool] = []
-STARTED = (
+_sandbox_state = threading.local()
+_installed_hooks: list[bool] = []
+FORBIDDEN_EVENTS = (
     "subprocess.Popen",
     "os.system",
     "os.exec",
@@ -32,65 +32,78 @@ STARTED = (
     "socket.connect",
     "pickle.find_class",
 )
-REMOVED = ("os.remove", "os.rmdir", "shutil.rmtree", "os.rename", "os.truncate", "os.mkdir", "os.symlink", "os.link")
+PATH_CHANGING_EVENTS = (
+    "os.remove",
+    "os.rmdir",
+    "shutil.rmtree",
+    "os.rename",
+    "os.truncate",
+    "os.mkdir",
+    "os.symlink",
+    "os.link",
+)
 
 
 @contextlib.contextmanager
-def watched(scratch: Path) -> Iterator[None]:
-    """Inside, what this thread does beyond the scratch folder and the installed packages raises `TrespassError`: at
-    once where something would be changed, and at the end in any case, should somebody have caught it."""
-    if not _hooked:
+def run_in_sandbox(scratch: Path) -> Iterator[None]:
+    """Raise `SandboxViolationError` if this thread accesses files outside the scratch folder and installed packages.
+
+    Writes raise immediately. All violations raise at the end of the context as well, in case the exception was caught.
+    """
+    if not _installed_hooks:
         sys.addaudithook(_audit)
-        _hooked.append(True)
-    before = getattr(_watching, "scratch", None)
-    _watching.scratch, _watching.found = str(scratch.resolve()), []
-    temporary, tempfile.tempdir = tempfile.tempdir, str(scratch)
+        _installed_hooks.append(True)
+    previous_scratch = getattr(_sandbox_state, "scratch", None)
+    _sandbox_state.scratch, _sandbox_state.violations = str(scratch.resolve()), []
+    previous_tempdir, tempfile.tempdir = tempfile.tempdir, str(scratch)
     try:
         yield
-        if _watching.found:
-            raise TrespassError("; ".join(_watching.found[:3]))
+        if _sandbox_state.violations:
+            raise SandboxViolationError("; ".join(_sandbox_state.violations[:3]))
     finally:
-        _watching.scratch, tempfile.tempdir = before, temporary
+        _sandbox_state.scratch, tempfile.tempdir = previous_scratch, previous_tempdir
 
 
 @lru_cache
-def _readable() -> tuple[str, ...]:
-    """Where Python and the packages lie, and what the system tells about itself."""
+def _list_readable_paths() -> tuple[str, ...]:
+    """Return the paths of Python, its packages and system information, which may be read."""
     root = str(Path(__file__).parents[2])
-    places = {*sysconfig.get_paths().values(), *site.getsitepackages(), sys.prefix, sys.base_prefix, root}
-    places.add(str(Path(sys.argv[0]).resolve()))
-    return (*places, "/proc", "/sys", "/dev/null", "/dev/urandom", "/etc/localtime", "/usr/share", "/usr/lib")
+    readable_paths = {*sysconfig.get_paths().values(), *site.getsitepackages(), sys.prefix, sys.base_prefix, root}
+    readable_paths.add(str(Path(sys.argv[0]).resolve()))
+    return (*readable_paths, "/proc", "/sys", "/dev/null", "/dev/urandom", "/etc/localtime", "/usr/share", "/usr/lib")
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
-    scratch = getattr(_watching, "scratch", None)
+    """Record and reject forbidden effects; called by Python for every audit event."""
+    scratch = getattr(_sandbox_state, "scratch", None)
     if scratch is None:
         return
     violation = None
-    if event in STARTED:
+    if event in FORBIDDEN_EVENTS:
         violation = f"{event}: {arguments[0]!r}"
     elif event == "open" and isinstance(arguments[0], str | bytes | os.PathLike):
-        violation = _opened(*arguments, scratch=scratch)
-    elif event in REMOVED and isinstance(arguments[0], str | bytes | os.PathLike):
+        violation = _check_open(*arguments, scratch=scratch)
+    elif event in PATH_CHANGING_EVENTS and isinstance(arguments[0], str | bytes | os.PathLike):
         path = _resolve_path(arguments[0])
         violation = None if path.startswith(scratch) or "__pycache__" in path else f"{event}: {path}"
     elif event == "exec" and str(getattr(arguments[0], "co_filename", "")).startswith(scratch):
         violation = f"code of the input was run: {arguments[0].co_filename}"
     if violation is not None:
-        _watching.found.append(violation)
+        _sandbox_state.violations.append(violation)
         if not violation.startswith("read"):
-            raise TrespassError(violation)
+            raise SandboxViolationError(violation)
 
 
 def _resolve_path(path: Any) -> str:
     return os.path.realpath(os.fsdecode(path))
 
 
-def _opened(path: Any, mode: Any, flags: Any, *, scratch: str) -> str | None:
+def _check_open(path: Any, mode: Any, flags: Any, *, scratch: str) -> str | None:
+    """Return the violation of opening a file, or None if it is allowed."""
     resolved = _resolve_path(path)
     if resolved.startswith(scratch):
         return None
-    compiled = "__pycache__" in resolved and resolved.startswith(_readable())  # of a module that was imported just now
-    if isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) and not compiled:
+    is_compiled_module = "__pycache__" in resolved and resolved.startswith(_list_readable_paths())
+    if isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT) and not is_compiled_module:
         return f"written outside: {resolved}"
-    return None if resolved.startswith(_readable()) else f"read outside: {resolved}"
+    return None if resolved.startswith(_list_readable_paths()) else f"read outside: {resolved}"

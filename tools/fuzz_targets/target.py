@@ -1,4 +1,4 @@
-"""What a door is, and how one knocks."""
+"""The registry of fuzz targets, and the function that runs one on an input."""
 
 from __future__ import annotations
 
@@ -14,31 +14,34 @@ from typing import Any
 from headtohead.errors import HeadToHeadError
 from headtohead.presentation import chart_renderer
 
-from .sandbox import watched
+from .sandbox import run_in_sandbox
 
-LONGEST_MESSAGE = 20_000
-"""characters that a message may have, however large the input"""
+MAX_MESSAGE_LENGTH = 20_000
+"""largest number of characters of an error message, for inputs of any size"""
 
 
 @dataclass(frozen=True)
 class FuzzTarget:
-    """One kind of input."""
+    """One kind of input from untrusted sources."""
 
     name: str
-    open: Callable[[bytes, Path], object]
-    seeds: Callable[[Path], Sequence[bytes]]
-    """sound inputs, made in a scratch folder"""
+    process_input: Callable[[bytes, Path], object]
+    """opens the bytes of an input as the package would, in a scratch folder"""
+    build_seeds: Callable[[Path], Sequence[bytes]]
+    """builds valid inputs in a scratch folder"""
 
 
 FUZZ_TARGETS: dict[str, FuzzTarget] = {}
 
 
-def fuzz_target(name: str, seeds: Callable[[Path], Sequence[bytes]]) -> Callable[[Any], Any]:
-    def enter(open_: Callable[[bytes, Path], object]) -> Callable[[bytes, Path], object]:
-        FUZZ_TARGETS[name] = FuzzTarget(name, open_, seeds)
-        return open_
+def register_fuzz_target(name: str, build_seeds: Callable[[Path], Sequence[bytes]]) -> Callable[[Any], Any]:
+    """Register the decorated function as the fuzz target of a kind of input."""
 
-    return enter
+    def register(process_input: Callable[[bytes, Path], object]) -> Callable[[bytes, Path], object]:
+        FUZZ_TARGETS[name] = FuzzTarget(name, process_input, build_seeds)
+        return process_input
+
+    return register
 
 
 @lru_cache(maxsize=1)
@@ -48,16 +51,16 @@ def _start_chart_renderer() -> None:
 
 
 def run_target(name: str, data: bytes, scratch: Path) -> HeadToHeadError | None:
-    """Open `data` with a target; return the error that rejected it. Any other exception is a fault of the package."""
+    """Process an input and return the error that rejected it, if any. Any other exception is a bug in the package."""
     _start_chart_renderer()
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), watched(scratch):
-        warnings.simplefilter("ignore")  # numbers that overflow are the input's own
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), run_in_sandbox(scratch):
+        warnings.simplefilter("ignore")  # inputs may contain numbers that overflow
         try:
-            FUZZ_TARGETS[name].open(data, scratch)
+            FUZZ_TARGETS[name].process_input(data, scratch)
         except HeadToHeadError as error:
             message = str(error)
-            assert message.strip(), "an error without a word"
-            assert len(message) <= LONGEST_MESSAGE, f"a message of {len(message)} characters: {message[:200]}"
+            assert message.strip(), "the error has no message"
+            assert len(message) <= MAX_MESSAGE_LENGTH, f"a message of {len(message)} characters: {message[:200]}"
             message.encode()  # a terminal must be able to show it
             return error
     return None

@@ -1,4 +1,4 @@
-"""Attention head metrics.
+"""Compute metrics of attention heads: what they attend to, induction scores, and the loss increase when ablated.
 
     entropy     entropy of a token's attention weights, in bits
     distance    mean distance to the attended tokens
@@ -25,20 +25,23 @@ from torch import Tensor, nn
 
 from headtohead import rng
 from headtohead.attention_analysis.maps import AttentionMaps
-from headtohead.data.tokenizers import TokenizerProtocol
+from headtohead.data.tokenization.tokenizers import TokenizerProtocol
 from headtohead.errors import ModelError
 from headtohead.experiment.schemas import HeadMeasures
+from headtohead.nn.layer import TransformerLayer
+from headtohead.nn.parts.attention import MultiHeadAttention
 from headtohead.nn.parts.merge import Merge
 from headtohead.nn.protocol import ModelOutput
 from headtohead.nn.transformer import Transformer
 
-ATTENTION_MEASURES = ("entropy", "distance", "first", "itself", "previous", "padding")
+ATTENTION_METRICS = ("entropy", "distance", "first", "itself", "previous", "padding")
+"""metrics that are means over tokens, in the order of computation"""
 INDUCTION_LENGTH = 64
-"""tokens per row of the induction test"""
+"""tokens per sequence of the induction test"""
 INDUCTION_THRESHOLD = 0.2
-"""a head copies if induction exceeds control by this much"""
+"""smallest difference between induction and control at which a head counts as an induction head"""
 NEGLIGIBLE_LOSS_INCREASE = 0.01
-"""nats, about 1 % of perplexity; heads with a smaller loss increase are idle"""
+"""in nats, about 1 % of perplexity; heads with a smaller loss increase are idle"""
 OUTPUT_PROJECTION_PATTERN = re.compile(
     r"(?:^|\.)(?:attn\.c_proj|attention\.output\.dense|self_attn\.o_proj|self_attn\.out_proj|attention\.out_lin"
     r"|attention\.dense|attn\.out_proj|attention\.out_proj)$"
@@ -51,7 +54,7 @@ BatchMask = Bool[Tensor, "batch length"]
 
 @runtime_checkable
 class BatchLike(Protocol):
-    """The batch fields that metrics use."""
+    """The fields of a batch from which head metrics are computed."""
 
     @property
     def input_ids(self) -> Tensor: ...
@@ -60,80 +63,93 @@ class BatchLike(Protocol):
     def attention_mask(self) -> Tensor | None: ...
 
 
-def measure_maps(maps: AttentionMaps) -> list[HeadMeasures]:
-    """Return the metrics for one text's maps, one row per head."""
-    real = torch.from_numpy(maps.real)[None]
-    rows = []
-    for number, weights in zip(maps.layer_numbers, maps.layers, strict=True):
-        totals, count = _sum_measures(torch.from_numpy(weights)[None], real)
-        rows += _build_head_measures(number, maps.head_numbers, totals, count)
-    return rows
+def compute_text_head_metrics(maps: AttentionMaps) -> list[HeadMeasures]:
+    """Return the metrics of every head for the attention maps of one text."""
+    attention_mask = torch.from_numpy(maps.attention_mask)[None]
+    heads = []
+    for layer, weights in zip(maps.layer_numbers, maps.weights_by_layer, strict=True):
+        totals, num_tokens = _sum_metrics_over_tokens(torch.from_numpy(weights)[None], attention_mask)
+        heads += _average_layer_metrics(layer, maps.head_numbers, totals, num_tokens)
+    return heads
 
 
-def measure_heads(model: nn.Module, batches: Iterable[BatchLike]) -> list[HeadMeasures]:
-    """Return every head's metrics over these batches; layers and heads are counted from 1."""
-    sums: list[Tensor] = []
-    counts = 0
+def compute_batch_head_metrics(model: nn.Module, batches: Iterable[BatchLike]) -> list[HeadMeasures]:
+    """Return the metrics of every head, averaged over `batches`; layers and heads are counted from 1."""
+    totals_by_layer: list[Tensor] = []
+    total_tokens = 0
     for batch in batches:
-        maps = compute_attentions(model, batch.input_ids, batch.attention_mask)
-        mask = batch.attention_mask
-        real = torch.ones_like(batch.input_ids, dtype=torch.bool) if mask is None else mask.bool()
-        for layer, weights in enumerate(maps):
-            totals, count = _sum_measures(weights, real)
-            if layer == len(sums):
-                sums.append(torch.zeros_like(totals))
-            sums[layer] += totals
-        counts += count
+        attentions = compute_batch_attentions(model, batch.input_ids, batch.attention_mask)
+        attention_mask = (
+            torch.ones_like(batch.input_ids, dtype=torch.bool)
+            if batch.attention_mask is None
+            else batch.attention_mask.bool()
+        )
+        for layer, weights in enumerate(attentions):
+            totals, num_tokens = _sum_metrics_over_tokens(weights, attention_mask)
+            if layer == len(totals_by_layer):
+                totals_by_layer.append(torch.zeros_like(totals))
+            totals_by_layer[layer] += totals
+        total_tokens += num_tokens
     return [
-        row
-        for layer, totals in enumerate(sums)
-        for row in _build_head_measures(layer + 1, range(1, totals.shape[1] + 1), totals, counts)
+        head
+        for layer, totals in enumerate(totals_by_layer)
+        for head in _average_layer_metrics(layer + 1, range(1, totals.shape[1] + 1), totals, total_tokens)
     ]
 
 
 @torch.no_grad()
-def compute_attentions(model: nn.Module, input_ids: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, ...]:
-    """Return the attention weights for a batch, one tensor per layer."""
+def compute_batch_attentions(
+    model: nn.Module, input_ids: Tensor, attention_mask: Tensor | None = None
+) -> tuple[Tensor, ...]:
+    """Return a batch's attention weights for head metrics: per layer, shape (batch, heads, query, key)."""
     output: ModelOutput = model(input_ids, attention_mask, output_attentions=True)
     if not output.attentions:
         raise ModelError("the model returns no attention maps")
     return output.attentions
 
 
-def _build_head_measures(layer: int, heads: Iterable[int], totals: Tensor, count: int) -> list[HeadMeasures]:
-    """Return each head's means; None if no tokens were counted or a mean is not finite."""
-    means = (totals / count if count else totals * math.nan).T.tolist()
+def _average_layer_metrics(
+    layer: int, head_numbers: Iterable[int], totals: Tensor, num_tokens: int
+) -> list[HeadMeasures]:
+    """Return the metrics of a layer's heads as means over tokens; None without tokens or if a mean is not finite.
+
+    `totals` has shape (metrics, heads).
+    """
+    means_by_head = (totals / num_tokens if num_tokens else totals * math.nan).T.tolist()
     return [
         HeadMeasures.model_validate(
-            {"layer": layer, "head": head} | dict(zip(ATTENTION_MEASURES, map(to_finite_or_none, values), strict=True))
+            {"layer": layer, "head": head} | dict(zip(ATTENTION_METRICS, map(to_finite_or_none, means), strict=True))
         )
-        for head, values in zip(heads, means, strict=True)
+        for head, means in zip(head_numbers, means_by_head, strict=True)
     ]
 
 
 def to_finite_or_none(value: float) -> float | None:
+    """Return a metric's value, or None (null in JSON) if it is not finite."""
     return value if math.isfinite(value) else None
 
 
-def _sum_measures(weights: BatchWeights, attention_mask: BatchMask) -> tuple[Float[Tensor, "measures heads"], int]:
+def _sum_metrics_over_tokens(
+    weights: BatchWeights, attention_mask: BatchMask
+) -> tuple[Float[Tensor, "metrics heads"], int]:
     """Return the sum of each metric over the counted tokens, and the number of those tokens."""
     positions = attention_mask.long().cumsum(1) - 1
-    is_counted = attention_mask & (positions > 0)
+    counted_mask = attention_mask & (positions > 0)
     distances = (positions[:, :, None] - positions[:, None, :])[:, None]
-    is_key = attention_mask[:, None, None, :]
-    masks = {
-        "first": is_key & (positions == 0)[:, None, None, :],
-        "itself": is_key & (distances == 0),
-        "previous": is_key & (distances == 1),
-        "padding": ~is_key,
+    key_mask = attention_mask[:, None, None, :]
+    key_masks_by_metric = {
+        "first": key_mask & (positions == 0)[:, None, None, :],
+        "itself": key_mask & (distances == 0),
+        "previous": key_mask & (distances == 1),
+        "padding": ~key_mask,
     }
-    values = {
+    metrics_by_token = {
         "entropy": torch.special.entr(weights.clamp_min(0)).sum(-1) / np.log(2),
-        "distance": (weights * distances.abs() * is_key).sum(-1),
-        **{name: (weights * mask).sum(-1) for name, mask in masks.items()},
+        "distance": (weights * distances.abs() * key_mask).sum(-1),
+        **{name: (weights * mask).sum(-1) for name, mask in key_masks_by_metric.items()},
     }
-    totals = [(values[name].double() * is_counted[:, None]).sum((0, 2)) for name in ATTENTION_MEASURES]
-    return torch.stack(totals), int(is_counted.sum())
+    totals = [(metrics_by_token[name].double() * counted_mask[:, None]).sum((0, 2)) for name in ATTENTION_METRICS]
+    return torch.stack(totals), int(counted_mask.sum())
 
 
 # ---- induction heads
@@ -148,7 +164,9 @@ def add_induction_scores(
     scores = compute_induction_scores(model, tokenizer.vocab_size, length=length, special_ids=special_ids)
     extended_heads = []
     for head in heads:
-        score, control = (to_finite_or_none(float(values[head.layer - 1, head.head - 1])) for values in scores)
+        score, control = (
+            to_finite_or_none(float(head_scores[head.layer - 1, head.head - 1])) for head_scores in scores
+        )
         induction = {"induction": score, "control": control, "copies": is_induction_head(score, control)}
         extended_heads.append(head.model_copy(update=induction))
     return extended_heads
@@ -159,29 +177,37 @@ def compute_induction_scores(
     vocab_size: int,
     *,
     length: int,
-    num_rows: int = 4,
+    num_sequences: int = 4,
     special_ids: Iterable[int | None] = (),
     seed: int = 0,
 ) -> tuple[Float[np.ndarray, "layers heads"], Float[np.ndarray, "layers heads"]]:
-    """Return (score, control) for every head on rows of repeated random tokens, `length` tokens in total."""
-    half = length // 2
-    ordinary_ids = [item for item in range(vocab_size) if item not in set(special_ids)]
-    if half < 2 or len(ordinary_ids) < 2 * half:
-        shape = np.array([item.shape[1] for item in compute_attentions(model, torch.tensor([ordinary_ids[:1] or [0]]))])
-        undefined = np.full((len(shape), int(shape.max())), np.nan)
-        return undefined, undefined
-    tokens = _sample_distinct_tokens(ordinary_ids, 2 * half, num_rows, seed)
-    tokens = tokens.to(next((p.device for p in model.parameters()), torch.device("cpu")))
-    repeated = tokens[:, :half].repeat(1, 2)
-    score, control = (_compute_induction_weights(compute_attentions(model, ids), half) for ids in (repeated, tokens))
+    """Return (score, control) of every head on sequences of `length` random tokens whose second half repeats the first.
+
+    The control is measured on sequences without repetition.
+    """
+    half_length = length // 2
+    ordinary_ids = [token_id for token_id in range(vocab_size) if token_id not in set(special_ids)]
+    if half_length < 2 or len(ordinary_ids) < 2 * half_length:
+        attentions = compute_batch_attentions(model, torch.tensor([ordinary_ids[:1] or [0]]))
+        heads_per_layer = np.array([weights.shape[1] for weights in attentions])
+        undefined_scores = np.full((len(heads_per_layer), int(heads_per_layer.max())), np.nan)
+        return undefined_scores, undefined_scores
+    random_ids = _sample_distinct_tokens(ordinary_ids, 2 * half_length, num_sequences, seed)
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    random_ids = random_ids.to(device)
+    repeated_ids = random_ids[:, :half_length].repeat(1, 2)
+    score, control = (
+        _compute_induction_weights(compute_batch_attentions(model, input_ids), half_length)
+        for input_ids in (repeated_ids, random_ids)
+    )
     return score, control
 
 
-def _sample_distinct_tokens(token_ids: Sequence[int], length: int, num_rows: int, seed: int) -> Tensor:
-    """Sample rows of distinct random tokens, so that there is only one position to copy from."""
+def _sample_distinct_tokens(token_ids: Sequence[int], length: int, num_sequences: int, seed: int) -> Tensor:
+    """Sample sequences of distinct tokens, so that a repeated token has exactly one earlier occurrence."""
     generator = torch.Generator().manual_seed(rng.derive_seed(seed, "look", "induction"))
-    orders = [torch.randperm(len(token_ids), generator=generator)[:length] for _ in range(num_rows)]
-    return torch.tensor(token_ids)[torch.stack(orders)]
+    permutations = [torch.randperm(len(token_ids), generator=generator)[:length] for _ in range(num_sequences)]
+    return torch.tensor(token_ids)[torch.stack(permutations)]
 
 
 def _compute_induction_weights(
@@ -204,13 +230,13 @@ def ablate_head(model: nn.Module, layer: int, head: int) -> Iterator[None]:
 
     def zero_head(_module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Set the head's output to zero before it is merged or projected."""
-        heads = args[0].clone()
+        head_outputs = args[0].clone()
         if isinstance(module, Merge):
-            heads[:, head] = 0
+            head_outputs[:, head] = 0
         else:
-            head_dim = heads.shape[-1] // _get_head_count(model)
-            heads[..., head * head_dim : (head + 1) * head_dim] = 0
-        return (heads, *args[1:])
+            head_dim = head_outputs.shape[-1] // _get_num_heads(model)
+            head_outputs[..., head * head_dim : (head + 1) * head_dim] = 0
+        return (head_outputs, *args[1:])
 
     hook = module.register_forward_pre_hook(zero_head)
     try:
@@ -219,15 +245,21 @@ def ablate_head(model: nn.Module, layer: int, head: int) -> Iterator[None]:
         hook.remove()
 
 
+def find_first_merge(layer: nn.Module) -> Merge | None:
+    """Return the merge whose input contains the separate heads of a layer; None if there is none, or several."""
+    if isinstance(layer, TransformerLayer) and isinstance(layer.attention, MultiHeadAttention):
+        return layer.attention.merge
+    merges = [module for module in layer.modules() if isinstance(module, Merge)]
+    return merges[0] if len(merges) == 1 else None
+
+
 def _find_head_output_module(model: nn.Module, layer: int) -> nn.Module:
     """Return the module whose input contains the separate heads: our merge, or other models' output projection."""
     if isinstance(model, Transformer):
-        merges: list[nn.Module] = [
-            submodule for submodule in model.layers[layer].modules() if isinstance(submodule, Merge)
-        ]
-        if len(merges) == 1:
-            return merges[0]
-        raise ModelError(f"attention = {model.model_config.attention.kind!r} has no merge: its heads cannot be ablated")
+        merge = find_first_merge(model.layers[layer])
+        if merge is not None:
+            return merge
+        raise ModelError(f"attention = {str(model.model_config.attention)!r} has no merge: its heads cannot be ablated")
     projections: list[nn.Module] = [
         module for name, module in model.named_modules() if OUTPUT_PROJECTION_PATTERN.search(name)
     ]
@@ -236,20 +268,20 @@ def _find_head_output_module(model: nn.Module, layer: int) -> nn.Module:
     return projections[layer]
 
 
-def _get_head_count(model: nn.Module) -> int:
+def _get_num_heads(model: nn.Module) -> int:
     """Return the number of attention heads in a transformers model's config."""
     for module in model.modules():
         config = getattr(module, "config", None)  # transformers models
-        heads = getattr(config, "num_attention_heads", None)
-        if isinstance(heads, int):
-            return heads
+        num_heads = getattr(config, "num_attention_heads", None)
+        if isinstance(num_heads, int):
+            return num_heads
     raise ModelError("cannot ablate heads: the number of heads of this model is unknown")
 
 
 def compute_ablated_losses(
-    model: nn.Module, heads: Sequence[HeadMeasures], compute_losses: Callable[[], Float[np.ndarray, " rows"]]
-) -> Float[np.ndarray, "heads rows"]:
-    """Return each row's loss with each head ablated in turn."""
+    model: nn.Module, heads: Sequence[HeadMeasures], compute_losses: Callable[[], Float[np.ndarray, " losses"]]
+) -> Float[np.ndarray, "heads losses"]:
+    """Return the losses that `compute_losses` computes while each head is ablated, one head at a time."""
     losses = []
     for head in heads:
         with ablate_head(model, head.layer - 1, head.head - 1):
@@ -258,10 +290,10 @@ def compute_ablated_losses(
 
 
 def is_induction_head(score: float | None, control: float | None) -> bool | None:
-    """Return whether the head copies, or None if it was not tested."""
+    """Return whether a head with these scores copies earlier tokens, or None if it was not tested."""
     return None if score is None or control is None else bool(score - control >= INDUCTION_THRESHOLD)
 
 
 def is_idle_head(loss_interval: Sequence[float] | None) -> bool | None:
-    """Return whether the loss increase's entire confidence interval is negligible, or None if it is unknown."""
+    """Return whether ablating a head has a negligible effect: the loss increase's whole interval is close to zero."""
     return None if loss_interval is None else max(map(abs, loss_interval)) < NEGLIGIBLE_LOSS_INCREASE

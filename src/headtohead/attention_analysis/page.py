@@ -12,11 +12,11 @@ from typing import Any
 
 from markupsafe import Markup
 
-from headtohead.attention_analysis.figure import AttentionFigure, RenderedHeads, describe_head, render_heads
-from headtohead.attention_analysis.head_tables import build_measures_table
-from headtohead.attention_analysis.pictures import choose_legend_ticks, truncate_label
+from headtohead.attention_analysis.figure import AttentionFigure, FigureImages, render_figure_images
+from headtohead.attention_analysis.head_tables import build_head_metrics_table
+from headtohead.attention_analysis.map_images import choose_legend_ticks, format_mean_weights, truncate_label
 from headtohead.experiment.schemas import HeadMeasures
-from headtohead.presentation.renderers.html import encode_script_json, render_document
+from headtohead.presentation.renderers.html import encode_script_json, render_html_template
 from headtohead.presentation.renderers.png import build_data_uri
 from headtohead.presentation.table import Table
 
@@ -24,34 +24,35 @@ CHECK_STATES = {True: "passed", False: "failed", None: "does not apply"}
 
 
 def render_page(figure: AttentionFigure) -> str:
-    """Return the HTML page."""
-    return _render("attention_page.html", figure)
+    """Return the attention page of a figure as an HTML document."""
+    return _render_template("attention_page.html", figure)
 
 
 def render_fragment(figure: AttentionFigure) -> str:
     """Return a fragment to embed in another page, such as a notebook."""
-    return _render("attention_fragment.html", figure)
+    return _render_template("attention_fragment.html", figure)
 
 
 def render_body(figure: AttentionFigure) -> str:
     """Return the text, maps and metrics for a page that already has our style and script."""
-    return _render("attention_inner.html", figure)
+    return _render_template("attention_inner.html", figure)
 
 
-def _render(template: str, figure: AttentionFigure) -> str:
-    variables = _build_template_context(figure)
-    return render_document(template, extra_styles=["attention.css"], script="attention.js", **variables)
+def _render_template(template: str, figure: AttentionFigure) -> str:
+    """Render one of the attention page's jinja2 templates with its style and script."""
+    variables = _build_template_variables(figure)
+    return render_html_template(template, extra_styles=["attention.css"], script="attention.js", **variables)
 
 
-def _build_template_context(figure: AttentionFigure) -> dict[str, Any]:
-    """Return the template variables."""
-    rendered = render_heads(figure)
-    scale = rendered.scale
+def _build_template_variables(figure: AttentionFigure) -> dict[str, Any]:
+    """Return the variables of the attention page's templates."""
+    images = render_figure_images(figure)
+    scale = images.scale
     script_data = {
         "tokens": list(figure.tokens),
-        "real": int(figure.real.sum()),
-        "power": scale.power,
-        "pool": scale.pool,
+        "real": int(figure.attention_mask.sum()),
+        "power": scale.exponent,
+        "pool": scale.pool_size,
         "panels": [{"title": panel.name, "signed": panel.is_difference} for panel in figure.panels],
     }
     return {
@@ -60,50 +61,66 @@ def _build_template_context(figure: AttentionFigure) -> dict[str, Any]:
         "text": figure.text,
         "notes": figure.notes,
         "tokens": [
-            {"text": truncate_label(token, 40), "real": bool(real)}
-            for token, real in zip(figure.tokens, figure.real, strict=True)
+            {"text": truncate_label(token, 40), "real": bool(is_unpadded)}
+            for token, is_unpadded in zip(figure.tokens, figure.attention_mask, strict=True)
         ],
-        "length": int(figure.real.sum()),
-        "kept": round(100 * float(figure.real.mean()), 3),
-        "panels": [_build_panel(figure, index, rendered) for index in range(len(figure.panels))],
+        "length": int(figure.attention_mask.sum()),
+        "kept": round(100 * float(figure.attention_mask.mean()), 3),
+        "panels": [_build_panel_variables(figure, index, images) for index in range(len(figure.panels))],
         "signed": figure.has_difference,
-        "ramp": [(f"{tick:g}", round(100 * tick**scale.power, 1)) for tick in choose_legend_ticks(scale.power)],
-        "power": f"{scale.power:.2f}".rstrip("0"),
-        "pool": scale.pool,
+        "ramp": [(f"{tick:g}", round(100 * tick**scale.exponent, 1)) for tick in choose_legend_ticks(scale.exponent)],
+        "power": f"{scale.exponent:.2f}".rstrip("0"),
+        "pool": scale.pool_size,
         "precision": f"{scale.precision:.1g}",
         "checks": [
             {"title": name, "rows": [{**asdict(check), "state": CHECK_STATES[check.passed]} for check in checks]}
             for name, checks in figure.checks_by_panel.items()
         ],
         "tables": [
-            add_shades(build_measures_table(name, heads)) for name, heads in figure.measures_by_panel.items() if heads
+            add_shades(build_head_metrics_table(name, heads))
+            for name, heads in figure.metrics_by_panel.items()
+            if heads
         ],
     }
 
 
-def _build_panel(figure: AttentionFigure, index: int, rendered: RenderedHeads) -> dict[str, Any]:
+def _build_panel_variables(figure: AttentionFigure, panel_index: int, images: FigureImages) -> dict[str, Any]:
     """Return one model's template variables: images and descriptions of its heads, by layer."""
-    panel = figure.panels[index]
-    measured = {(head.layer, head.head): head for head in figure.measures_by_panel.get(panel.name, ())}
+    panel = figure.panels[panel_index]
+    metrics_by_head = {(head.layer, head.head): head for head in figure.metrics_by_panel.get(panel.name, ())}
     layers = []
-    for row, layer in enumerate(panel.layer_numbers):
+    for layer_index, layer in enumerate(panel.layer_numbers):
         heads = []
-        for column, head in enumerate(panel.head_numbers):
-            description = describe_head(measured.get((layer, head), HeadMeasures(layer=layer, head=head)))
-            uri = build_data_uri(rendered.heads[index, row, column])
-            heads.append({"number": head, "words": description, "uri": uri})
+        for head_index, head in enumerate(panel.head_numbers):
+            metrics = metrics_by_head.get((layer, head), HeadMeasures(layer=layer, head=head))
+            data_uri = build_data_uri(images.png_by_head[panel_index, layer_index, head_index])
+            heads.append({"number": head, "words": _describe_map(metrics), "uri": data_uri})
         layers.append({"number": layer, "heads": heads})
     return {"title": panel.name, "signed": panel.is_difference, "layers": layers, "heads": panel.head_numbers}
 
 
+def _describe_map(metrics: HeadMeasures) -> str:
+    """Return the text alternative of a head's image on the page, from the head's metrics."""
+    title = f"Layer {metrics.layer}, head {metrics.head}"
+    if metrics.first is None:
+        return f"{title}."
+    weights_by_position = {
+        "the first token": metrics.first,
+        "the token itself": metrics.itself,
+        "the previous token": metrics.previous,
+    }
+    mean_weights = format_mean_weights(weights_by_position)
+    return f"{title}. Mean weight: {mean_weights}; entropy {metrics.entropy or 0:.1f} bits."
+
+
 def add_shades(table: Table) -> dict[str, Any]:
-    """Return an attention page table with each metric's shade: its position in its column's range, from 0 to 1."""
-    columns = []
+    """Return a metrics table of the page with a shade for each cell: its position in its column's range, 0 to 1."""
+    shades_by_column = []
     for cells in list(zip(*table.rows, strict=True))[1:]:
         known_values = [cell.value for cell in cells if cell.value is not None]
         low, high = min(known_values), max(known_values)
-        columns.append(
+        shades_by_column.append(
             [0 if cell.value is None or high <= low else (cell.value - low) / (high - low) for cell in cells]
         )
-    shades = [[f"{shade:.3f}" for shade in row] for row in zip(*columns, strict=True)]
+    shades = [[f"{shade:.3f}" for shade in row] for row in zip(*shades_by_column, strict=True)]
     return {"table": table, "shades": shades}

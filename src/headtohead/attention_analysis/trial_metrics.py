@@ -1,6 +1,6 @@
-"""Head metrics for trained models: measured at the end of a trial and aggregated across seeds for the findings.
+"""Head metrics of trials: computed at the end of a trial (attention.json) and averaged over seeds for the findings.
 
-Only transformers built from parts are measured. Reading the metrics does not import torch.
+Only transformers built from parts have them. Reading the metrics does not import torch.
 """
 
 from __future__ import annotations
@@ -24,152 +24,188 @@ from headtohead.experiment.schemas import (
     write_record,
 )
 from headtohead.experiment.seed_average import compute_average_interval
-from headtohead.verdict.statistics import compute_mean_interval
+from headtohead.verdict.intervals import compute_mean_interval
 
 if TYPE_CHECKING:
-    from headtohead.data.examples import EvaluationExamples
-    from headtohead.data.tokenizers import TokenizerProtocol
+    from headtohead.data.evaluation_examples import EvaluationExamples
+    from headtohead.data.tokenization.tokenizers import TokenizerProtocol
     from headtohead.nn.transformer import Transformer
-    from headtohead.training.objectives import Objective
+    from headtohead.training.task_objectives.base import TaskObjective
 
-FILE_NAME = "attention.json"
-MEASURE_NAMES = ("entropy", "distance", "first", "itself", "previous", "padding", "induction", "control", "rise")
-MAX_ROWS, MIN_ROWS, MAX_BATCH_SIZE = 48, 8, 16
+ATTENTION_FILE = "attention.json"
+HEAD_METRIC_NAMES = ("entropy", "distance", "first", "itself", "previous", "padding", "induction", "control", "rise")
+MIN_ROWS = 8
+"""smallest number of sequences on which heads are measured"""
+MAX_ROWS = 48
+MAX_BATCH_SIZE = 16
 MAX_BATCH_WEIGHTS = 2**26
-TARGET_ABLATION_COST, MAX_ABLATION_COST = 2e10, 4e11
-"""parameters x tokens x passes: target cost of ablating every head, and the limit above which it is skipped"""
+"""largest number of attention weights in the maps of a batch"""
+TARGET_ABLATION_COST = 2e10
+"""intended cost of ablating every head: parameters x tokens x forward passes"""
+MAX_ABLATION_COST = 4e11
+"""cost above which heads are not ablated"""
 
 
-def write_head_measures(
+def write_head_metrics(
     folder: Path,
     model: Transformer,
     examples: EvaluationExamples,
-    objective: Objective,
+    objective: TaskObjective,
     tokenizer: TokenizerProtocol,
     split: str,
 ) -> None:
-    """Measure every head on rows from a held-out split and write attention.json. Custom attention without maps is
-    skipped.
+    """Compute every head's metrics on rows of a held-out split and write attention.json.
+
+    Nothing is written for custom attention that returns no maps.
     """
     try:
-        rows, heads = compute_head_measures(model, examples, objective, tokenizer)
+        num_rows, heads = compute_trial_head_metrics(model, examples, objective, tokenizer)
     except ModelError:
         return
-    write_record(folder / FILE_NAME, AttentionFile(split=split, rows=rows, heads=heads))
+    write_record(folder / ATTENTION_FILE, AttentionFile(split=split, rows=num_rows, heads=heads))
 
 
-def compute_head_measures(
-    model: Transformer, examples: EvaluationExamples, objective: Objective, tokenizer: TokenizerProtocol
+def compute_trial_head_metrics(
+    model: Transformer, examples: EvaluationExamples, objective: TaskObjective, tokenizer: TokenizerProtocol
 ) -> tuple[int, list[HeadMeasures]]:
-    """Return the number of measured rows and each head's metrics."""
+    """Return the number of rows on which a trained model's heads were measured, and each head's metrics."""
     from headtohead.attention_analysis import head_metrics
 
     model.eval()
-    num_rows = min(MAX_ROWS, max(MIN_ROWS, int(TARGET_ABLATION_COST / _estimate_row_cost(model))))
+    num_rows = _choose_num_rows(model)
     batch_size = _choose_batch_size(model)
-    batches = list(islice(examples.sample(num_rows).batches(batch_size), -(-num_rows // batch_size)))
-    heads = head_metrics.measure_heads(model, batches)
+    batches = list(islice(examples.sample(num_rows).iter_batches(batch_size), -(-num_rows // batch_size)))
+    heads = head_metrics.compute_batch_head_metrics(model, batches)
     if model.sizes.is_causal:
         heads = head_metrics.add_induction_scores(heads, model, model.context, tokenizer)
-    if num_rows * _estimate_row_cost(model) <= MAX_ABLATION_COST and _can_ablate_heads(model):
+    if _is_ablation_affordable(model) and _can_ablate_heads(model):
         heads = _add_loss_increases(model, batches, objective, heads)
     return sum(len(batch.input_ids) for batch in batches), heads
 
 
-def _estimate_row_cost(model: Transformer) -> float:
-    passes = 1 + model.sizes.layers * model.sizes.heads
-    return float(sum(p.numel() for p in model.parameters()) * model.context * passes)
+def count_head_metric_passes(model: Transformer) -> float:
+    """Return the number of forward passes over a row that `compute_trial_head_metrics` takes."""
+    passes_per_row = 1 + (_count_ablation_passes(model) if _is_ablation_affordable(model) else 0)
+    return float(_choose_num_rows(model) * passes_per_row)
+
+
+def _choose_num_rows(model: Transformer) -> int:
+    """Return the number of rows on which heads are measured: as many as the target cost of ablation allows."""
+    return min(MAX_ROWS, max(MIN_ROWS, int(TARGET_ABLATION_COST / _estimate_ablation_cost_per_row(model))))
+
+
+def _is_ablation_affordable(model: Transformer) -> bool:
+    """Return whether ablating every head of a model costs less than the limit."""
+    return _choose_num_rows(model) * _estimate_ablation_cost_per_row(model) <= MAX_ABLATION_COST
+
+
+def _estimate_ablation_cost_per_row(model: Transformer) -> float:
+    """Return the cost of ablating every head on one row: parameters x tokens x forward passes."""
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    return float(num_parameters * model.context * _count_ablation_passes(model))
+
+
+def _count_ablation_passes(model: Transformer) -> int:
+    """Return the number of passes over a row that measure the loss with each head ablated, and with none."""
+    return 1 + model.sizes.layers * model.sizes.heads
 
 
 def _choose_batch_size(model: Transformer) -> int:
     """Return a batch size whose attention maps fit into memory."""
-    weights = model.sizes.layers * model.sizes.heads * model.context**2
-    return min(MAX_BATCH_SIZE, max(1, MAX_BATCH_WEIGHTS // weights))
+    weights_per_row = model.sizes.layers * model.sizes.heads * model.context**2
+    return min(MAX_BATCH_SIZE, max(1, MAX_BATCH_WEIGHTS // weights_per_row))
 
 
 def _can_ablate_heads(model: Transformer) -> bool:
-    """Return whether every layer has exactly one merge, whose input contains the separate heads."""
-    from headtohead.nn.parts.merge import Merge
+    """Return whether every layer is run once and has a merge, whose input contains the separate heads."""
+    from headtohead.attention_analysis.head_metrics import find_first_merge
 
-    return all(sum(isinstance(m, Merge) for m in layer.modules()) == 1 for layer in model.layers)
+    return model.stack.depth == len(model.layers) and all(find_first_merge(layer) for layer in model.layers)
 
 
 def _add_loss_increases(
-    model: Transformer, batches: Sequence[Any], objective: Objective, heads: Sequence[HeadMeasures]
+    model: Transformer, batches: Sequence[Any], objective: TaskObjective, heads: Sequence[HeadMeasures]
 ) -> list[HeadMeasures]:
     """Return the metrics extended by the loss increase when each head is ablated, with its t interval across rows."""
     import torch
 
     from headtohead.attention_analysis import head_metrics
-    from headtohead.training.objectives import evaluate
+    from headtohead.training.task_objectives.evaluation_pass import run_evaluation_pass
 
     device = torch.device("cpu")
-    baseline = evaluate(model, objective, batches, device)
-    losses = head_metrics.compute_ablated_losses(
-        model, heads, lambda: evaluate(model, objective, batches, device).losses
+    baseline = run_evaluation_pass(model, objective, batches, device)
+    losses_by_head = head_metrics.compute_ablated_losses(
+        model, heads, lambda: run_evaluation_pass(model, objective, batches, device).losses
     )
     extended_heads = []
-    for head, ablated in zip(heads, losses, strict=True):
-        contributions = linearize_ratio(ablated - baseline.losses, baseline.counts).tolist()
-        mean = head_metrics.to_finite_or_none(statistics.fmean(contributions))
-        interval = None if mean is None else compute_mean_interval(contributions)
-        measures = {
+    for head, ablated_losses in zip(heads, losses_by_head, strict=True):
+        row_increases = linearize_loss_increase(ablated_losses - baseline.losses, baseline.counts).tolist()
+        mean = head_metrics.to_finite_or_none(statistics.fmean(row_increases))
+        interval = None if mean is None else compute_mean_interval(row_increases)
+        ablation_metrics = {
             "rise": mean,
             "rise_interval": interval and tuple(interval),
             "idle": head_metrics.is_idle_head(interval),
         }
-        extended_heads.append(head.model_copy(update=measures))
+        extended_heads.append(head.model_copy(update=ablation_metrics))
     return extended_heads
 
 
-def linearize_ratio(
-    totals: np.ndarray[Any, np.dtype[np.float64]], counts: np.ndarray[Any, np.dtype[np.float64]]
+def linearize_loss_increase(
+    total_increases: np.ndarray[Any, np.dtype[np.float64]], num_predictions: np.ndarray[Any, np.dtype[np.float64]]
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return per-row contributions to sum(totals) / sum(counts); their mean is the ratio and their spread its error."""
-    ratio = totals.sum() / counts.sum()
-    return np.asarray(ratio + (totals - ratio * counts) / counts.mean())
+    """Return each row's contribution to the mean loss increase per prediction (delta method for a ratio of sums).
+
+    The mean of the contributions is sum(total_increases) / sum(num_predictions), and their spread gives its standard
+    error.
+    """
+    mean_increase = total_increases.sum() / num_predictions.sum()
+    return np.asarray(mean_increase + (total_increases - mean_increase * num_predictions) / num_predictions.mean())
 
 
-def summarize_over_seeds(runs_by_variant: FinishedRuns) -> AttentionFindings | None:
-    """Return every metric's mean across seeds with its t interval, per variant and head; None if there is no data."""
-    variants: dict[str, list[HeadSummary]] = {}
-    first: AttentionFile | None = None
-    for name, runs in runs_by_variant.items():
+def average_head_metrics_over_seeds(runs_by_variant: FinishedRuns) -> AttentionFindings | None:
+    """Return every head metric's mean over seeds with its t interval, per variant and head; None without data."""
+    heads_by_variant: dict[str, list[HeadSummary]] = {}
+    first_file: AttentionFile | None = None
+    for variant, runs in runs_by_variant.items():
         if files := [run.attention for run in runs.values() if run.attention is not None]:
-            first = first or files[0]
-            variants[name] = _aggregate_seeds([file.heads for file in files])
-    return AttentionFindings(split=first.split, rows=first.rows, variants=variants) if first else None
+            first_file = first_file or files[0]
+            heads_by_variant[variant] = _average_heads_over_seeds([file.heads for file in files])
+    if first_file is None:
+        return None
+    return AttentionFindings(split=first_file.split, rows=first_file.rows, variants=heads_by_variant)
 
 
-def _aggregate_seeds(heads_by_seed: Sequence[Sequence[HeadMeasures]]) -> list[HeadSummary]:
-    """Aggregate each head's metrics across the trials for all seeds."""
-    heads: dict[tuple[int, int], list[HeadMeasures]] = {}
-    for rows in heads_by_seed:
-        for row in rows:
-            heads.setdefault((row.layer, row.head), []).append(row)
+def _average_heads_over_seeds(heads_by_seed: Sequence[Sequence[HeadMeasures]]) -> list[HeadSummary]:
+    """Return the mean over seeds of every metric of each head of one variant."""
+    metrics_by_head: dict[tuple[int, int], list[HeadMeasures]] = {}
+    for heads in heads_by_seed:
+        for head_metrics in heads:
+            metrics_by_head.setdefault((head_metrics.layer, head_metrics.head), []).append(head_metrics)
     return [
         HeadSummary(
             layer=layer,
             head=head,
-            seeds=len(rows),
-            measures={name: _summarize_values([getattr(row, name) for row in rows]) for name in MEASURE_NAMES},
-            copies=_count_true([row.copies for row in rows]),
-            idle=_count_true([row.idle for row in rows]),
+            seeds=len(seed_metrics),
+            measures={
+                name: _average_metric_over_seeds([getattr(metrics, name) for metrics in seed_metrics])
+                for name in HEAD_METRIC_NAMES
+            },
+            copies=_count_seeds([metrics.copies for metrics in seed_metrics]),
+            idle=_count_seeds([metrics.idle for metrics in seed_metrics]),
         )
-        for (layer, head), rows in heads.items()
+        for (layer, head), seed_metrics in metrics_by_head.items()
     ]
 
 
-def _summarize_values(values: Sequence[float | None]) -> SeedEstimate | None:
-    """Return a head metric's mean across seeds and its confidence interval, or None if no seed has the metric."""
-    measured_values = [value for value in values if value is not None]
-    if not measured_values:
+def _average_metric_over_seeds(seed_values: Sequence[float | None]) -> SeedEstimate | None:
+    """Return a head metric's mean over seeds and its confidence interval, or None if no seed has the metric."""
+    known_values = [value for value in seed_values if value is not None]
+    if not known_values:
         return None
-    return SeedEstimate(
-        mean=statistics.fmean(measured_values), interval=compute_average_interval("loss", measured_values)
-    )
+    return SeedEstimate(mean=statistics.fmean(known_values), interval=compute_average_interval("loss", known_values))
 
 
-def _count_true(flags: Sequence[bool | None]) -> int | None:
-    """Return the number of seeds for which it is true; None if it was never tested."""
+def _count_seeds(flags: Sequence[bool | None]) -> int | None:
+    """Return for how many seeds a head property (copies, idle) holds; None if it was never tested."""
     return None if all(flag is None for flag in flags) else sum(bool(flag) for flag in flags)

@@ -1,4 +1,4 @@
-"""Run all checks on a corpus."""
+"""Run all data checks on a corpus."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from headtohead.audit.data_checks.leakage import (
+from headtohead.audit.data_checks.label_conflicts import audit_label_conflicts
+from headtohead.audit.data_checks.split_leakage import (
     DataUse,
     audit_held_out_splits,
-    audit_label_conflicts,
     audit_repeats,
     audit_shared_documents,
     audit_train_overlap,
@@ -21,7 +21,7 @@ from headtohead.audit.data_checks.vocabulary import audit_unknown_tokens, audit_
 from headtohead.audit.result import CheckResult
 from headtohead.data.encoding import EncodedSplit, count_tokens
 from headtohead.data.splits import Corpus, Split
-from headtohead.data.tokenizers import TokenizerProtocol
+from headtohead.data.tokenization.tokenizers import TokenizerProtocol
 
 DEFAULT_USE = DataUse()
 
@@ -44,20 +44,27 @@ def audit_data(
         results += [audit_repeats(corpus, split, use), audit_shared_documents(corpus, split)]
     results += [audit_held_out_splits(corpus), audit_label_conflicts(corpus)]
     if tokenizer is not None:
-        counts = {name: _count_tokens(split, tokenizer, encoded_splits or {}) for name, split in corpus.splits.items()}
-        results.append(audit_vocabulary(corpus, tokenizer, counts, is_given=use.is_tokenizer_given))
-        results.append(audit_unknown_tokens(corpus, tokenizer, counts, use.unknown_rate))
+        token_counts = {
+            name: _count_vocabulary_tokens(split, tokenizer, encoded_splits or {})
+            for name, split in corpus.splits.items()
+        }
+        results.append(audit_vocabulary(corpus, tokenizer, token_counts, is_given=use.is_tokenizer_given))
+        results.append(audit_unknown_tokens(corpus, tokenizer, token_counts, use.unknown_rate))
     if tokenizer is not None and tokenizer.kind == "pretrained" and encoded_splits:
         results.append(audit_truncation(encoded_splits))
     return results
 
 
-def _count_tokens(
+def _count_vocabulary_tokens(
     split: Split, tokenizer: TokenizerProtocol, encoded_splits: Mapping[str, EncodedSplit]
 ) -> NDArray[np.int64]:
-    """Count how often each vocabulary token occurs in a split."""
+    """Return how often each token of the vocabulary occurs in a split, shape (vocab_size,), for the vocabulary audits.
+
+    The split is encoded unless `encoded_splits` has it.
+    """
     if split.name in encoded_splits:
         counts: NDArray[np.int64] = count_tokens(encoded_splits[split.name], tokenizer.vocab_size).numpy()
         return counts
-    ids = np.array([token_id for row in tokenizer.encode_batch(split.rows) for token_id in row], dtype=np.int64)
-    return np.bincount(ids, minlength=tokenizer.vocab_size)
+    encoded_rows = tokenizer.encode_batch(split.rows)
+    token_ids = np.array([token_id for row in encoded_rows for token_id in row], dtype=np.int64)
+    return np.bincount(token_ids, minlength=tokenizer.vocab_size)

@@ -1,4 +1,4 @@
-"""Run all checks on a trained model, most important first."""
+"""Run all checks on a trained model, most important first, and those on an untrained model."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from torch import nn
 
+from headtohead.audit.audited_model import AuditedModel, InputIds, UnsupportedInputError
 from headtohead.audit.model_checks.attention_impl import AttentionImplementationCheck
 from headtohead.audit.model_checks.attention_weights import check_attention_weights
 from headtohead.audit.model_checks.base import ModelCheck
@@ -13,13 +14,13 @@ from headtohead.audit.model_checks.batch import BatchIndependenceCheck
 from headtohead.audit.model_checks.causality import CausalityCheck
 from headtohead.audit.model_checks.current_token import CURRENT_TOKEN_CHECK_NAME, check_current_token
 from headtohead.audit.model_checks.determinism import DeterminismCheck
-from headtohead.audit.model_checks.initialization import check_gradients
+from headtohead.audit.model_checks.initialization import check_gradients, check_initial_loss
 from headtohead.audit.model_checks.kv_cache import KVCacheCheck
 from headtohead.audit.model_checks.padding import PaddingCheck
 from headtohead.audit.model_checks.positions import check_position_signals
-from headtohead.audit.probe import InputIds, ModelProbe, UnsupportedInputError
-from headtohead.audit.result import CheckResult, build_not_applicable
+from headtohead.audit.result import CheckResult, build_inapplicable_result
 from headtohead.config.tasks import Target
+from headtohead.data.batches import Batch
 
 COMPARISON_CHECKS: dict[str, ModelCheck] = {
     check.name: check
@@ -33,7 +34,7 @@ COMPARISON_CHECKS: dict[str, ModelCheck] = {
     )
 }
 """checks that the conformance suite for parts applies too"""
-MODEL_CHECKS: dict[str, Callable[[ModelProbe], CheckResult]] = {
+MODEL_CHECKS: dict[str, Callable[[AuditedModel], CheckResult]] = {
     **{name: check.run for name, check in COMPARISON_CHECKS.items()},
     "attention-weights": check_attention_weights,
     "position-signals": check_position_signals,
@@ -62,12 +63,12 @@ def audit_model(
         vocab_size: Size of the vocabulary.
         context: Context length in tokens.
         num_classes: Number of classes; required for classifiers.
-        pad_id: Padding token, for networks that recognise padding by its token.
+        pad_id: Padding token, for networks that recognize padding by its token.
         input_ids: Token ids to run the model on, shape (batch, length); random by default.
         audit_training_mode: Check causality and batch independence in training mode as well.
         seed: Seed for all random draws.
     """
-    probe = ModelProbe(
+    audited_model = AuditedModel(
         model,
         target=target,
         vocab_size=vocab_size,
@@ -78,23 +79,41 @@ def audit_model(
         audit_training_mode=audit_training_mode,
         seed=seed,
     )
-    if probe.compute_logits(probe.input_ids).isnan().any():
+    batch_size, length = audited_model.input_ids.shape
+    if audited_model.compute_logits(audited_model.input_ids).isnan().any():
         return [
             CheckResult(
                 "finite-logits",
                 False,
-                f"a pass over {len(probe.input_ids)} texts of {probe.length} tokens; {probe.setup_description}",
+                f"a pass over {batch_size} sequences of {length} tokens; {audited_model.setup_description}",
                 "some logits are NaN",
                 "No score of the model is meaningful, and no other check was run.",
                 is_blocking=True,
                 failure_reason="logits are NaN",
             )
         ]
-    return [_run_check(name, probe) for name in MODEL_CHECKS]
+    return [_run_model_check(name, audited_model) for name in MODEL_CHECKS]
 
 
-def _run_check(name: str, probe: ModelProbe) -> CheckResult:
+def _run_model_check(name: str, audited_model: AuditedModel) -> CheckResult:
+    """Run one of `MODEL_CHECKS`. It does not apply if the model raises an exception on the inputs of the check."""
     try:
-        return MODEL_CHECKS[name](probe)
+        return MODEL_CHECKS[name](audited_model)
     except UnsupportedInputError as error:
-        return build_not_applicable(name, f"the model does not support the input of this check: {error}")
+        return build_inapplicable_result(name, f"the model does not support the input of this check: {error}")
+
+
+def audit_untrained_model(
+    model: nn.Module, batch: Batch, *, target: Target, vocab_size: int, num_classes: int | None = None, seed: int = 0
+) -> list[CheckResult]:
+    """Run the checks for an untrained model on one labeled batch."""
+    audited_model = AuditedModel(
+        model,
+        target=target,
+        vocab_size=vocab_size,
+        context=batch.input_ids.shape[1],
+        num_classes=num_classes,
+        seed=seed,
+        perturb_if_insensitive=False,
+    )
+    return [check_initial_loss(audited_model, batch, vocab_size if num_classes is None else num_classes)]

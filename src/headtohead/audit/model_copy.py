@@ -1,4 +1,4 @@
-"""Copies of a model for checks: adapt any nn.Module to the model protocol, deep-copy it, and perturb its weights."""
+"""Copies of a model to audit: adapt any nn.Module to the model protocol, deep-copy it, and perturb its weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headtohead.config.model import CustomModelConfig
+from headtohead.config.tables.model import CustomModelConfig
 from headtohead.errors import ModelError
 from headtohead.nn.custom_model import CustomModel
 
@@ -20,39 +20,45 @@ class ModuleAdapter(CustomModel):
     def __init__(self, module: nn.Module, vocab_size: int, num_classes: int | None, context: int) -> None:
         nn.Module.__init__(self)
         self.model_config = CustomModelConfig.model_construct(module=type(module).__name__, context=context, options={})
-        self.context, self.classes, self.vocab_size, self.inner = context, num_classes, vocab_size, module
+        self.context, self.num_classes, self.vocab_size, self.inner = context, num_classes, vocab_size, module
         self._forward_parameters = frozenset(inspect.signature(module.forward).parameters)
 
 
 def adapt_module(model: nn.Module, vocab_size: int, num_classes: int | None, context: int) -> nn.Module:
-    """Return the model, adapted to the protocol if it does not implement it."""
-    names = set(inspect.signature(model.forward).parameters)
-    is_protocol_model = {"cache", "output_attentions"} <= names
+    """Return the model, adapted to the model protocol if it does not implement it."""
+    parameter_names = set(inspect.signature(model.forward).parameters)
+    is_protocol_model = {"cache", "output_attentions"} <= parameter_names
     return model if is_protocol_model else ModuleAdapter(model, vocab_size, num_classes, context)
 
 
-def find_supported_arguments(model: nn.Module) -> frozenset[str]:
-    """Return the optional protocol arguments that the model supports."""
-    is_custom = isinstance(model, CustomModel)
-    names = {"attention_mask"} if is_custom else {"attention_mask", "output_attentions", "attn_implementation"}
-    forward = model.inner.forward if isinstance(model, CustomModel) else model.forward
-    return frozenset(names & set(inspect.signature(forward).parameters))
+def find_supported_forward_arguments(model: nn.Module) -> frozenset[str]:
+    """Return the optional arguments of the model protocol that an audit may pass to the model's forward method."""
+    optional_arguments = {"attention_mask", "output_attentions", "attn_implementation"}
+    forward = model.forward
+    if isinstance(model, CustomModel):
+        optional_arguments, forward = {"attention_mask"}, model.inner.forward
+    return frozenset(optional_arguments & set(inspect.signature(forward).parameters))
 
 
 def copy_model(model: nn.Module) -> nn.Module:
-    """Return a deep copy. Non-leaf tensors stored in modules, such as attention weights for plots, are detached."""
+    """Return a deep copy of a model.
+
+    Non-leaf tensors that it stores, such as attention weights for plots, are detached.
+    """
     memo: dict[int, Any] = {}
     for module in model.modules():
         for value in vars(module).values():
-            for item in value if isinstance(value, list | tuple) else (value,):
-                if isinstance(item, Tensor) and not item.is_leaf:
-                    memo[id(item)] = item.detach().clone()
+            for stored in value if isinstance(value, list | tuple) else (value,):
+                if isinstance(stored, Tensor) and not stored.is_leaf:
+                    memo[id(stored)] = stored.detach().clone()
     try:
-        copied = copy.deepcopy(model, memo)
+        model_copy = copy.deepcopy(model, memo)
     except Exception as error:
         raise ModelError(f"audits run on a copy of the model, and copying it failed: {error}") from error
     # MPS does not support float64.
-    return copied.cpu() if any(parameter.device.type == "mps" for parameter in copied.parameters()) else copied
+    return (
+        model_copy.cpu() if any(parameter.device.type == "mps" for parameter in model_copy.parameters()) else model_copy
+    )
 
 
 def perturb_parameters(module: nn.Module) -> None:

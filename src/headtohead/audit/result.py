@@ -1,4 +1,4 @@
-"""The result of one check, and the reasons for withholding a verdict."""
+"""The results of checks on models, data and parts, and the reasons for withholding a verdict that follow from them."""
 
 from __future__ import annotations
 
@@ -50,17 +50,18 @@ class PartCheckResult(CheckResult):
         return "\n".join([*lines, f"  observation: {self.observation}"])
 
 
-def build_not_applicable(check: str, reason: str) -> CheckResult:
-    return CheckResult(check, None, "", reason)
+def build_inapplicable_result(check_name: str, reason: str) -> CheckResult:
+    """Return the result of a check that does not apply to this model or corpus."""
+    return CheckResult(check_name, None, "", reason)
 
 
-def build_inconclusive(check: str) -> CheckResult:
+def build_inconclusive_result(check_name: str) -> CheckResult:
     """Return the result for a nondeterministic model, whose noise cannot be distinguished from a violation."""
-    return build_not_applicable(check, "inconclusive: repeated passes over the same input differ")
+    return build_inapplicable_result(check_name, "inconclusive: repeated passes over the same input differ")
 
 
 def list_blocking_reasons(results: Iterable[CheckResult]) -> list[str]:
-    """Return why the verdict is withheld, such as ["reads the future"]; an empty list if no blocking check failed."""
+    """Return the reasons for withholding the verdict, such as ["reads the future"]; empty if there are none."""
     blocking = (result for result in results if result.passed is False and result.is_blocking)
     return list(dict.fromkeys(result.failure_reason or result.name for result in blocking))
 

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from headtohead.nn.dispatch_mode import EagerDispatchMode
 
 
 @dataclass(frozen=True)
@@ -23,13 +24,14 @@ class Tolerances:
     """The largest allowed differences, relative to the largest value."""
 
     exact: float
-    """equal shapes, equal order of operations"""
+    """for passes with equal shapes and an equal order of operations"""
     rounding: float
-    """different shapes or attention implementations"""
+    """for passes with different shapes or attention implementations"""
 
     def relax_to(self, precision: float) -> Tolerances:
-        """Return tolerances of at least 8 times this machine epsilon, or the float32 tolerances for float32
-        computations.
+        """Return tolerances of at least 8 times this machine epsilon.
+
+        For float32 computations, return at least the float32 tolerances.
         """
         floor = MODEL_TOLERANCES[torch.float32] if precision == torch.finfo(torch.float32).eps else Tolerances(0, 0)
         coarse = 8 * precision if precision > torch.finfo(torch.float32).eps else 0.0
@@ -51,10 +53,11 @@ class Difference:
     tolerance: float
     is_gradient: bool = False
     lookahead: int = 0
-    """number of positions before a changed token whose output changed"""
+    """how many positions before the first replaced token an output changed"""
 
     @property
     def relative_difference(self) -> float:
+        """Return the difference relative to the scale; infinite if only the scale is 0."""
         if self.scale > 0 and math.isfinite(self.max_abs_difference):
             return self.max_abs_difference / self.scale
         return 0.0 if self.max_abs_difference == 0 else math.inf
@@ -67,7 +70,7 @@ class Difference:
         return f"largest difference {self.max_abs_difference:.2g} for values up to {self.scale:.2g} ({self.label})"
 
 
-def measure_difference(
+def measure_tensor_difference(
     actual: Tensor, expected: Tensor, label: str, tolerance: float, *, scale: float | None = None
 ) -> Difference:
     """Return the largest difference. Equal infinities do not differ, and NaN differs infinitely.
@@ -88,15 +91,16 @@ def max_abs_finite(values: Tensor) -> float:
 
 
 def measure_zero_gradient(gradient: Tensor, label: str, tolerance: float, *, scale: float) -> Difference:
-    """Return how far a gradient is from zero."""
+    """Return the difference between a gradient and zero."""
     zeros = torch.zeros_like(gradient)
-    return replace(measure_difference(gradient, zeros, label, tolerance, scale=scale), is_gradient=True)
+    return replace(measure_tensor_difference(gradient, zeros, label, tolerance, scale=scale), is_gradient=True)
 
 
 def select_worst(differences: Iterable[Difference]) -> Difference:
     """Return the difference that exceeds its tolerance the most. Changed values take precedence over gradients."""
 
     def severity(difference: Difference) -> tuple[bool, bool, float]:
+        """Return the sorting key: violations first, changed values before gradients, then by excess."""
         is_violation = not difference.is_within_tolerance
         excess = difference.relative_difference / difference.tolerance
         return is_violation, is_violation and not difference.is_gradient, excess
@@ -104,7 +108,7 @@ def select_worst(differences: Iterable[Difference]) -> Difference:
     return max(differences, key=severity)
 
 
-class _PrecisionRecorder(TorchDispatchMode):
+class _PrecisionRecorder(EagerDispatchMode):
     """Records the coarsest machine epsilon among all operation results."""
 
     coarsest: float = 0.0

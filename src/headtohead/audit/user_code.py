@@ -1,8 +1,10 @@
-"""Run a user model's code from a fixed RNG state, and describe its errors."""
+"""Run code from a user's files from a fixed RNG state, and describe the errors it raises."""
 
 from __future__ import annotations
 
+import os
 import random
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,12 +16,18 @@ import torch
 from headtohead import rng
 from headtohead.nn.torch_rng import fork_seeded_rng
 
-LIBRARY_FOLDERS = (Path(torch.__file__).parent, Path(__file__).parents[1])
+PACKAGE_FOLDER = Path(__file__).parents[1]
+LIBRARY_PREFIXES = tuple(
+    {str(Path(torch.__file__).parent), str(PACKAGE_FOLDER), str(Path(os.__file__).parent), sys.prefix, sys.base_prefix}
+)
 
 
 @contextmanager
-def fork_all_rngs(*labels: int | str) -> Iterator[None]:
-    """Run user code from an RNG state derived from `labels`; restore torch's, numpy's and Python's state afterwards."""
+def fork_rngs_for_user_code(*labels: int | str) -> Iterator[None]:
+    """Run user code from an RNG state derived from `labels`; restore the state of torch, numpy and Python afterwards.
+
+    Networks may draw from any of the three, while this package only uses torch.
+    """
     seed = rng.derive_seed(*labels)
     python_state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002  (models may use it)
     try:
@@ -34,12 +42,15 @@ def fork_all_rngs(*labels: int | str) -> Iterator[None]:
 
 def format_model_error(error: BaseException) -> str:
     """Return an exception's type and message, and the line in the user's file that raised it."""
+    location = find_user_line(error)
+    return f"{type(error).__name__}: {error}{f' ({location})' if location else ''}"
+
+
+def find_user_line(error: BaseException) -> str:
+    """Return the file and line of the user's code in which an exception was raised, or an empty string."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not any(Path(frame.filename).is_relative_to(folder) for folder in LIBRARY_FOLDERS)
-        and "site-packages" not in frame.filename
-        and not frame.filename.startswith("<")
+        if not frame.filename.startswith(("<", *LIBRARY_PREFIXES)) and "site-packages" not in frame.filename
     ]
-    location = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{location}"
+    return f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""

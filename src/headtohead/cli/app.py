@@ -19,7 +19,8 @@ from typing import Annotated, Any
 
 import typer
 
-from headtohead.errors import WINDOWS_MESSAGE, HeadToHeadError, RequestError, escape_control_characters
+from headtohead.control_characters import escape_control_characters
+from headtohead.errors import WINDOWS_MESSAGE, HeadToHeadError, RequestError
 
 app = typer.Typer(
     help="You changed one thing in a transformer. Did it help, really?",
@@ -31,15 +32,20 @@ app = typer.Typer(
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 PluginsOption = Annotated[
-    list[str] | None, typer.Option("--plugin", metavar="FILE", help="Python file with custom parts; repeatable.")
+    list[str] | None,
+    typer.Option("--plugin", metavar="FILE", help="Python file that defines custom parts; repeatable."),
 ]
 FormatsOption = Annotated[
     list[str] | None,
-    typer.Option("--format", help="html, md, pdf, tex, csv, chart-svg, chart-pdf or chart-png; repeatable."),
+    typer.Option(
+        "--format",
+        metavar="FORMAT",
+        help="Format of the report: html, md, pdf, tex, csv, chart-svg, chart-pdf or chart-png; repeatable.",
+    ),
 ]
 
 
-def _print_version(is_requested: bool) -> None:
+def _print_version_and_exit(is_requested: bool) -> None:
     if is_requested:
         from importlib import metadata
 
@@ -50,7 +56,8 @@ def _print_version(is_requested: bool) -> None:
 @app.callback()
 def _set_global_options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+        bool,
+        typer.Option("--version", callback=_print_version_and_exit, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
     """Define the options of `h2h` itself."""
@@ -68,15 +75,15 @@ def print_json(value: Any) -> None:
 
 @contextmanager
 def show_warnings() -> Iterator[None]:
-    """Print each warning as a note."""
+    """Print each warning that a command raises as a note on stderr."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = lambda message, *_, **__: print_note(str(message))
+        warnings.showwarning = lambda message, *_, **__: print_note_to_stderr(str(message))
         yield
 
 
-def print_note(message: str) -> None:
-    """Print a note on stderr."""
+def print_note_to_stderr(message: str) -> None:
+    """Print a warning of a command as "h2h: note: ..." on stderr."""
     from rich.text import Text
 
     from headtohead.presentation.renderers.terminal import get_stderr_console
@@ -86,7 +93,10 @@ def print_note(message: str) -> None:
 
 
 def main() -> None:
-    """Run the command line; turn package errors into one message on stderr and an exit code."""
+    """Run the typer application `app` as the program `h2h`.
+
+    Turn the package's errors into one message on stderr and an exit code.
+    """
     if sys.platform == "win32":
         echo(f"h2h: error: {WINDOWS_MESSAGE}", err=True)
         sys.exit(2)
@@ -110,6 +120,15 @@ def main() -> None:
         file_prefix = f"{error.filename}: " if isinstance(error, OSError) and error.filename else ""
         reason = error.strerror if isinstance(error, OSError) else f"not enough memory ({error})"
         echo(f"h2h: failed: {file_prefix}{reason or error}", err=True)
+        sys.exit(1)
+    except Exception as error:
+        if "torch" not in sys.modules:
+            raise
+        from headtohead.audit.user_code import find_user_line
+
+        if not (user_line := find_user_line(error)):
+            raise
+        echo(f"h2h: failed: {user_line}: {type(error).__name__}: {error}", err=True)
         sys.exit(1)
     finally:
         gc.freeze()  # skip the final garbage collection, which takes half a second once torch is imported

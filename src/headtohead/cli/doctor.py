@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,16 +12,26 @@ from headtohead.cli.app import JsonOption, app, print_json
 @app.command()
 def doctor(
     as_json: JsonOption = False,
-    deep: Annotated[bool, typer.Option("--deep", help="Compare every byte of the token cache.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Verify every byte of the token cache.")] = False,
 ) -> None:
-    """Print device, memory, versions and the state of caches.
+    """Print devices, memory, versions and the state of the caches.
 
     The exit code is 1 if a cache is damaged.
     """
-    from headtohead.report import terminal
-    from headtohead.training.doctor import inspect_machine
+    from headtohead.training.hardware.doctor import inspect_machine
 
     report = inspect_machine(read_caches=deep).to_dict()
-    print_json(report) if as_json else terminal.print_device_report(report)
+    print_json(report) if as_json else _print_machine_report(report)
     if any((report["cache_errors"] or {}).values()):
         raise typer.Exit(1)
+
+
+def _print_machine_report(machine_report: dict[str, Any]) -> None:
+    """Print the result of each check of this machine, with advice."""
+    from headtohead.presentation.renderers.terminal import print_text_table
+
+    rows = [
+        (check["name"], "\n".join(str(line) for line in (check["value"], check["advice"]) if line))
+        for check in machine_report["checks"]
+    ]
+    print_text_table(("check", "result"), rows)

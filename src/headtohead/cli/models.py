@@ -1,40 +1,67 @@
-"""`h2h audit`, `h2h trust`, `h2h predict` and `h2h score`: check and use a trained model."""
+"""`h2h audit` and `h2h trust`: check a model, and allow the code in a run folder to be executed."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headtohead.cli.app import JsonOption, app, echo, print_json
 
-RunFolderArgument = Annotated[Path, typer.Argument(metavar="MODEL", help="Run folder: runs/EXPERIMENT/VARIANT/seed-0.")]
+if TYPE_CHECKING:
+    from headtohead.audit.result import CheckResult
 
 
 @app.command()
 def audit(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="Run folder, pretrained model, or my_gpt.py:GPT.")],
-    vocab: Annotated[int, typer.Option(min=2, help="Module: vocabulary size.")] = 100,
-    context: Annotated[int, typer.Option(min=4, help="Module: input length.")] = 32,
-    classes: Annotated[int | None, typer.Option(min=2, help="Module: number of classes, for a classifier.")] = None,
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="Run folder, pretrained model (folder, GGUF file or hub:owner/name), or nn.Module in a Python file: "
+            "my_gpt.py:GPT.",
+        ),
+    ],
+    vocab: Annotated[int, typer.Option(metavar="N", min=2, help="nn.Module only: vocabulary size.")] = 100,
+    context: Annotated[int, typer.Option(metavar="N", min=4, help="nn.Module only: input length in tokens.")] = 32,
+    classes: Annotated[
+        int | None, typer.Option(metavar="N", min=2, help="nn.Module only: number of classes, if it is a classifier.")
+    ] = None,
     option: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="Module: constructor argument, e.g. n_layer=2; repeatable."),
+        typer.Option(
+            metavar="NAME=VALUE", help="nn.Module only: argument of its constructor, e.g. n_layer=2; repeatable."
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check a model for leaks.
 
-    Find out whether it uses future tokens, other rows of the batch, or padding.
+    Test whether it uses future tokens, other rows of the batch, or padding.
     """
-    from headtohead.report import terminal
     from headtohead.saved_models.audit_target import audit_target
 
     results = audit_target(model, vocab_size=vocab, context=context, num_classes=classes, options=option or ())
-    print_json([result.to_dict() for result in results]) if as_json else terminal.print_audits(results)
+    print_json([result.to_dict() for result in results]) if as_json else _print_audits(results)
     if any(result.passed is False and result.is_blocking for result in results):
         raise typer.Exit(1)
+
+
+def _print_audits(audits: Sequence[CheckResult]) -> None:
+    """Print every audit's procedure, observation and interpretation, failed ones first."""
+    from rich.markup import escape
+
+    from headtohead.presentation.renderers.terminal import get_stdout_console, print_indented
+
+    marks = {True: "[green]passed[/]", False: "[red]failed[/]", None: "[dim]does not apply[/]"}
+
+    for audit in sorted(audits, key=lambda audit: (audit.passed is not False, audit.passed is None)):
+        get_stdout_console().print(f"[bold]{escape(audit.name)}[/]: {marks[audit.passed]}")
+        lines = [audit.procedure, audit.observation]
+        for line in lines if audit.passed is None else [*lines, audit.interpretation]:
+            print_indented(escape(line), 4)
 
 
 @app.command()
@@ -42,46 +69,11 @@ def trust(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder or experiment folder.")],
     as_json: JsonOption = False,
 ) -> None:
-    """Allow the Python files in a run folder to be executed. Read them first."""
+    """Allow the Python files in a run folder to be executed.
+
+    Read them first: commands that open the model run this code.
+    """
     from headtohead.experiment.trust import trust_run
 
     files = [str(file) for file in trust_run(run)]
     print_json(files) if as_json else echo("\n".join(f"trusted: {file}" for file in files))
-
-
-@app.command()
-def predict(
-    model: RunFolderArgument,
-    text: Annotated[list[str], typer.Argument(help="One or more texts to classify.")],
-    as_json: JsonOption = False,
-) -> None:
-    """Classify texts with a trained classifier."""
-    from headtohead.report import terminal
-    from headtohead.saved_models import inference
-    from headtohead.saved_models.open_model import open_model
-
-    loaded_model = open_model(model)
-    predictions = [inference.predict_class(loaded_model, row) for row in text]
-    print_json([prediction.to_json() for prediction in predictions]) if as_json else terminal.print_predictions(
-        predictions
-    )
-
-
-@app.command()
-def score(
-    model: RunFolderArgument,
-    text: Annotated[list[str], typer.Argument(help="One or more texts to score.")],
-    stride: Annotated[
-        int | None,
-        typer.Option(min=1, help="Tokens that each block of a long text predicts. [default: the context]"),
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Print the perplexity of texts, token by token."""
-    from headtohead.report import terminal
-    from headtohead.saved_models import inference
-    from headtohead.saved_models.open_model import open_model
-
-    loaded_model = open_model(model)
-    scores = [inference.score_text(loaded_model, row, stride=stride) for row in text]
-    print_json([score.to_json() for score in scores]) if as_json else terminal.print_token_scores(scores)

@@ -13,21 +13,32 @@ from headtohead.errors import MissingExtraError
 
 @app.command()
 def serve(
-    runs: Annotated[Path, typer.Argument(metavar="RUNS", help="Folder with experiments.")] = Path("runs"),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 8000,
+    runs: Annotated[Path, typer.Argument(metavar="RUNS", help="Folder that contains the experiments.")] = Path("runs"),
+    port: Annotated[
+        int, typer.Option(metavar="N", min=0, max=65535, help="Port to listen on; 0 chooses a free one.")
+    ] = 8000,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; any other than localhost requires a token.")
+        str,
+        typer.Option(metavar="ADDRESS", help="Address to listen on. Addresses other than localhost require a token."),
     ] = "127.0.0.1",
     token_file: Annotated[
-        Path | None, typer.Option(help="File with the access token. [default: generate one if required]")
+        Path | None,
+        typer.Option(metavar="FILE", help="File with the access token. [default: generate a token if one is required]"),
     ] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option(metavar="MODEL", help="Pretrained model for the playground; repeatable."),
+        typer.Option(
+            metavar="MODEL",
+            help="Pretrained model for the pages Attention and Playground: folder, GGUF file or hub:owner/name; "
+            "repeatable.",
+        ),
     ] = None,
     no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
 ) -> None:
-    """Start the web app."""
+    """Start the web app.
+
+    It shows, starts and stops experiments, draws attention maps and generates text.
+    """
     try:
         from headtohead.web import server
     except ModuleNotFoundError as error:

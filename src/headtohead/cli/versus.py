@@ -1,9 +1,11 @@
-"""`h2h versus`: compare training scripts."""
+"""`h2h versus` and `h2h mcp`: compare training scripts, from the command line or for other programs."""
 
 from __future__ import annotations
 
 import re
+import shlex
 import sys
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,6 +15,9 @@ from headtohead.cli.app import JsonOption, app, echo, print_json, show_warnings
 from headtohead.errors import RequestError
 
 EXIT_CODES = {"hurt": 3, "cannot-tell": 4}
+"""exit code of each outcome that `--fail-if` allows"""
+MAX_CHANGE_CHARACTERS = 100
+"""the question does not name a change of a command that is longer"""
 
 
 @app.command()
@@ -20,86 +25,195 @@ def versus(
     commands: Annotated[
         list[str],
         typer.Argument(
-            metavar="BASELINE VARIANT...|FILE|-- COMMAND",
-            help="Commands with {seed}, a comparison file (.toml), or with --revisions one command.",
+            metavar="COMMAND",
+            help="Command lines in quotes, the baseline first: 'python train.py --seed {seed}'. {seed}, {out} and "
+            "{variant} are replaced by the seed, the output folder of the run, and the variant's name. Alternatively, "
+            "a comparison file (.toml); or, with --noise or --revisions, a single command.",
         ),
     ],
-    metric: Annotated[str | None, typer.Option(help="Metric that the scripts report, e.g. val_loss.")] = None,
-    goal: Annotated[str | None, typer.Option(help="lower or higher. [default: by the name of the metric]")] = None,
-    source: Annotated[
-        str | None, typer.Option(help="File or folder with the metric, e.g. {out}/log.jsonl. [default: the output]")
+    metric: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the metric as the scripts report it, e.g. val_loss.")
     ] = None,
-    pattern: Annotated[str | None, typer.Option(help="Regular expression for the value in the output.")] = None,
-    reduction: Annotated[str | None, typer.Option(help="last, best or mean (of the last values).")] = None,
-    best_by: Annotated[str | None, typer.Option(help="With best: metric whose best value selects the step.")] = None,
-    examples: Annotated[str | None, typer.Option(help="File with scores per example, e.g. {out}/scores.csv.")] = None,
+    metric_file: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="File (.json, .jsonl, .csv) or folder (TensorBoard, W&B, trackio) in which each run writes the "
+            "metric, e.g. {out}/log.jsonl. [default: the printed output]",
+        ),
+    ] = None,
+    metric_pattern: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REGEX",
+            help="Regular expression that finds the metric in the printed output. Its only capturing group must match "
+            "the value.",
+        ),
+    ] = None,
+    direction: Annotated[
+        str | None,
+        typer.Option(
+            metavar="minimize|maximize",
+            help="Whether lower or higher values of the metric are better. [default: inferred from its name]",
+        ),
+    ] = None,
+    aggregate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="last|best|mean",
+            help="What is compared if a run reports the metric several times: the last value, the best one, or the "
+            "mean of the last five. [default: last]",
+        ),
+    ] = None,
+    metric_for_best_step: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="With --aggregate best: use the value from the step at which this second metric is best.",
+        ),
+    ] = None,
+    example_scores: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="File in which each run writes one score per test example, e.g. {out}/scores.csv. The verdict then "
+            "generalizes to new examples.",
+        ),
+    ] = None,
     revisions: Annotated[
-        tuple[str, str] | None, typer.Option(help="Git revisions of baseline and variant; . is the working tree.")
+        tuple[str, str] | None,
+        typer.Option(
+            metavar="BASELINE VARIANT",
+            help="Compare two git revisions by running the same command in both; its words may follow a --. A dot "
+            "stands for the working tree.",
+        ),
     ] = None,
     noise: Annotated[
-        bool, typer.Option("--noise", help="Compare one command with itself: how large is noise?")
+        bool,
+        typer.Option("--noise", help="Compare a single command with itself, on different seeds, to measure its noise."),
     ] = False,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds per variant. [default: 5]")] = None,
-    equivalence_margin: Annotated[
-        float | None, typer.Option(help="Smaller changes are no practical difference.")
+    env: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE", help="Set an environment variable of all commands, e.g. SEED={seed}; repeatable."
+        ),
     ] = None,
-    shell: Annotated[bool, typer.Option("--shell", help="Run the commands with /bin/sh.")] = False,
-    timeout: Annotated[float | None, typer.Option(help="Seconds after which a run is ended.")] = None,
-    retries: Annotated[int | None, typer.Option(help="How often a failed run is repeated.")] = None,
-    repeat: Annotated[
-        bool, typer.Option(help="Run the baseline's first seed twice, to see whether equal seeds give equal values.")
+    unseeded: Annotated[
+        bool,
+        typer.Option(
+            "--unseeded",
+            help="Allow commands without {seed}. Runs of baseline and variant are then not paired.",
+        ),
+    ] = False,
+    link: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="PATH",
+            help="With --revisions: make a file or folder that git does not track, such as data, available in the "
+            "working directory of both revisions; repeatable.",
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Number of seeds for each command. [default: 5]")
+    ] = None,
+    equivalence_margin: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            help="Largest change of the metric that makes no practical difference; relative for perplexities. "
+            "[default: 0]",
+        ),
+    ] = None,
+    shell: Annotated[
+        bool, typer.Option("--shell", help="Run the commands with /bin/sh, for pipes and the like.")
+    ] = False,
+    timeout: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Stop runs that take longer; they count as failed.")
+    ] = None,
+    retries: Annotated[
+        int | None, typer.Option(metavar="N", help="How often to restart a run that fails. [default: 0]")
+    ] = None,
+    check_determinism: Annotated[
+        bool, typer.Option(help="Run the baseline's first seed twice, to see whether equal seeds give equal results.")
     ] = True,
-    workers: Annotated[int, typer.Option(min=1, help="Parallel runs.")] = 1,
-    devices: Annotated[str | None, typer.Option(help="GPUs, one per worker, e.g. 0,1,2,3.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Output folder. [default: runs/versus]")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue, or add seeds.")] = False,
+    workers: Annotated[int, typer.Option(metavar="N", min=1, help="Number of runs at the same time.")] = 1,
+    devices: Annotated[
+        str | None, typer.Option(metavar="IDS", help="GPUs to use, one per worker, e.g. 0,1,2,3. [default: all]")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Output folder. [default: runs/versus, runs/versus-2, ...]")
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Continue an interrupted comparison, or add seeds to a finished one (--seeds is the total).",
+        ),
+    ] = False,
     fail_if: Annotated[
-        str | None, typer.Option(help="hurt (exit code 3), cannot-tell (4), or both with a comma.")
+        str | None,
+        typer.Option(
+            metavar="OUTCOMES",
+            help="Fail if a verdict has one of these outcomes, comma-separated: hurt (exit code 3), cannot-tell (4).",
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare training scripts: run both over seeds and judge."""
-    from headtohead.report import terminal, write
-    from headtohead.versus import config, findings
-    from headtohead.versus.comparison import run_comparison
-    from headtohead.versus.progress_display import CommandProgressDisplay
-    from headtohead.versus.versions import collect_script_versions
+    """Compare training scripts by a metric, over several seeds.
 
-    allowed = _parse_fail_if(fail_if)
+    The first command is the baseline; the others are variants. The verdict says whether a variant is better or worse.
+    Scripts can use any framework. They have to accept a seed, and to print the metric or write it to a file.
+    """
+    from headtohead.report import terminal, write
+    from headtohead.versus import config
+    from headtohead.versus.comparison_folder import choose_comparison_folder
+    from headtohead.versus.findings.compute import write_findings
+    from headtohead.versus.progress_display import CommandProgressDisplay
+    from headtohead.versus.run_comparison import run_comparison
+
+    failing_outcomes = _parse_fail_if_option(fail_if)
     is_file = len(commands) == 1 and commands[0].endswith(".toml")
-    values: dict[str, Any] = config.read_comparison_file(Path(commands[0])) if is_file else {}
+    settings: dict[str, Any] = config.read_comparison_file(Path(commands[0])) if is_file else {}
+    if is_file and (revisions or noise or env):
+        raise RequestError("--revisions, --noise and --env describe commands; a comparison file has keys for them")
     if not is_file:
-        values |= _build_sides(commands, revisions, noise=noise)
-    reading = {
+        settings |= _build_command_settings(commands, revisions, _parse_env_option(env or []), noise=noise)
+    metric_options = {
         "name": metric,
-        "goal": goal,
-        "source": source,
-        "pattern": pattern,
-        "reduction": reduction,
-        "best_by": best_by,
-        "examples": examples,
+        "file": metric_file,
+        "pattern": metric_pattern,
+        "direction": direction,
+        "aggregate": aggregate,
+        "metric_for_best_step": metric_for_best_step,
+        "example_scores": example_scores,
     }
-    given = {key: value for key, value in reading.items() if value is not None}
-    if given:
-        named = values.get("metric", {})
-        values["metric"] = ({"name": named} if isinstance(named, str) else dict(named)) | given
-    if not values.get("metric"):
+    if given_options := {key: value for key, value in metric_options.items() if value is not None}:
+        metric_settings = settings.get("metric", {})
+        settings["metric"] = (
+            {"name": metric_settings} if isinstance(metric_settings, str) else dict(metric_settings)
+        ) | given_options
+    if not settings.get("metric"):
         raise RequestError("--metric is needed: the name of the number that the scripts report, such as val_loss")
-    options = {"seeds": seeds, "equivalence_margin": equivalence_margin, "timeout": timeout, "retries": retries}
-    values |= {key: value for key, value in options.items() if value is not None}
-    if shell:
-        values["shell"] = True
-    if not repeat:
-        values["repeat"] = False
-    comparison_config = config.build_comparison(values, commands[0] if is_file else "h2h versus")
-    folder = out or Path("runs") / (Path(commands[0]).stem if is_file else "noise" if noise else "versus")
+    options = {
+        "seeds": seeds,
+        "equivalence_margin": equivalence_margin,
+        "timeout": timeout,
+        "retries": retries,
+        "shell": shell or None,
+        "unseeded": unseeded or None,
+        "check_determinism": None if check_determinism else False,
+        "links": [str(path) for path in link] if link else None,
+    }
+    settings |= {key: value for key, value in options.items() if value is not None}
+    comparison_config = config.build_comparison_config(settings, commands[0] if is_file else "h2h versus")
+    default_folder = Path("runs") / (Path(commands[0]).stem if is_file else "noise" if noise else "versus")
+    folder = out or choose_comparison_folder(default_folder, comparison_config, Path.cwd())
     with CommandProgressDisplay(comparison_config) as display:
         try:
             comparison = run_comparison(
                 folder,
                 comparison_config,
                 directory=Path.cwd(),
-                versions=collect_script_versions(),
                 num_workers=workers,
                 devices=devices.split(",") if devices else (),
                 resume=resume,
@@ -108,56 +222,115 @@ def versus(
         except KeyboardInterrupt:
             echo(f"interrupted: continue with --resume ({folder})", err=True)
             raise typer.Exit(130) from None
-    result = findings.write_findings(comparison, sys.argv)
+    findings = write_findings(comparison, sys.argv)
     with show_warnings():
-        page = str(write(folder, ["html"])[0])
+        report_path = str(write(folder, ["html"])[0])
     if as_json:
-        print_json({**result.to_json(), "report": page})
+        print_json({**findings.to_json(), "report": report_path})
     else:
-        terminal.print_versus(result, page)
-    if not result.verdicts or all(verdict.outcome == "not comparable" for verdict in result.verdicts):
+        terminal.print_script_comparison(findings, report_path, sys.argv)
+    if not findings.verdicts or all(verdict.outcome == "not comparable" for verdict in findings.verdicts):
         raise typer.Exit(1)
-    outcomes = {verdict.outcome.replace(" ", "-") for verdict in result.verdicts}
-    for name in allowed:
-        if name in outcomes:
-            raise typer.Exit(EXIT_CODES[name])
+    outcomes = {verdict.outcome.replace(" ", "-") for verdict in findings.verdicts}
+    for outcome in failing_outcomes:
+        if outcome in outcomes:
+            raise typer.Exit(EXIT_CODES[outcome])
 
 
-def _build_sides(commands: list[str], revisions: tuple[str, str] | None, *, noise: bool) -> dict[str, Any]:
-    """Return baseline and variants from the arguments of the command line."""
+def _build_command_settings(
+    commands: list[str], revisions: tuple[str, str] | None, env: dict[str, str], *, noise: bool
+) -> dict[str, Any]:
+    """Return the settings that a comparison file would have for the commands of a command line."""
+    from headtohead.config.experiment import BASELINE
+
     if noise:
         if len(commands) != 1:
             raise RequestError(f"--noise compares one command with itself, got {len(commands)}")
-        return {"baseline": commands[0], "variants": {"repeated": commands[0]}, "is_noise": True}
+        command = {"command": commands[0], "env": env}
+        return {"baseline": command, "variants": {"repeated": command}, "is_aa_test": True}
     if revisions is not None:
-        command = commands[0] if len(commands) == 1 else commands
-        name = re.sub(r"[^\w.+-]", "-", revisions[1]).strip(".-") or "changes"
-        variant = name if name != "baseline" else "variant"
+        command = {"command": commands[0] if len(commands) == 1 else commands, "env": env}
+        baseline_revision, variant_revision = revisions
+        folder_name = re.sub(r"[^\w.+-]", "-", variant_revision).strip(".-") or "changes"
+        variant = folder_name if folder_name != BASELINE else "variant"
         return {
-            "baseline": {"command": command, "revision": revisions[0]},
-            "variants": {variant: {"command": command, "revision": revisions[1]}},
-            "question": f"Does {revisions[1]} improve on {revisions[0]}?",
+            "baseline": {**command, "revision": baseline_revision},
+            "variants": {variant: {**command, "revision": variant_revision}},
+            "question": f"Does {variant_revision} improve on {baseline_revision}?",
         }
     if len(commands) < 2:
         raise RequestError("a comparison needs a baseline and at least one variant, or --revisions, or --noise")
     names = ["variant"] if len(commands) == 2 else [f"variant-{index}" for index in range(1, len(commands))]
-    return {"baseline": commands[0], "variants": dict(zip(names, commands[1:], strict=True))}
+    variants = dict(zip(names, commands[1:], strict=True))
+    return {
+        "baseline": {"command": commands[0], "env": env},
+        "variants": {name: {"command": command, "env": env} for name, command in variants.items()},
+        "question": _phrase_question_from_commands(commands[0], variants),
+    }
 
 
-def _parse_fail_if(text: str | None) -> list[str]:
-    names = [name.strip() for name in text.split(",")] if text else []
-    if unknown := [name for name in names if name not in EXIT_CODES]:
-        raise RequestError(f"--fail-if {unknown[0]!r}; allowed: {', '.join(EXIT_CODES)}")
-    return names
+def _phrase_question_from_commands(baseline: str, variants: dict[str, str]) -> str:
+    """Return the default question of `h2h versus`: does it help to add these words to the baseline's command?
+
+    Return "" if the commands cannot be compared word by word.
+    """
+    try:
+        changes = {
+            name: _describe_changed_words(shlex.split(baseline), shlex.split(command))
+            for name, command in variants.items()
+        }
+    except ValueError:  # an unclosed quotation mark, which validation reports
+        return ""
+    if not all(changes.values()):
+        return ""
+    named_changes = [f"{name} ({change})" for name, change in changes.items()]
+    (first_change, *further_changes) = changes.values()
+    if further_changes:
+        return f"Do these changes help: {', '.join(named_changes)}?"
+    return f"Does it help to run {first_change}?"
+
+
+def _describe_changed_words(baseline_words: list[str], variant_words: list[str]) -> str:
+    """Return the change in the question of `h2h versus`, such as "with --lr 0.1" or, for removed words, "without"."""
+    added, removed = [], []
+    matcher = SequenceMatcher(None, baseline_words, variant_words, False)
+    for kind, baseline_start, baseline_stop, variant_start, variant_stop in matcher.get_opcodes():
+        if kind != "equal":
+            # A changed value is shown with its option.
+            has_option = kind == "replace" and variant_start and variant_words[variant_start - 1].startswith("-")
+            added += variant_words[variant_start - 1 if has_option else variant_start : variant_stop]
+            removed += baseline_words[baseline_start:baseline_stop]
+    changed_words, preposition = (added, "with") if added else (removed, "without")
+    change = shlex.join(changed_words)
+    return f"{preposition} {change}" if change and len(change) <= MAX_CHANGE_CHARACTERS else ""
+
+
+def _parse_env_option(assignments: list[str]) -> dict[str, str]:
+    """Return the environment variables in the values of --env, NAME=VALUE."""
+    env = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not name or not equals:
+            raise RequestError(f"--env {assignment!r} is not NAME=VALUE, such as SEED={{seed}}")
+        env[name] = value
+    return env
+
+
+def _parse_fail_if_option(text: str | None) -> list[str]:
+    """Return the outcomes in the value of --fail-if, which is comma-separated."""
+    outcomes = [outcome.strip() for outcome in text.split(",")] if text else []
+    if unknown_outcomes := [outcome for outcome in outcomes if outcome not in EXIT_CODES]:
+        raise RequestError(f"--fail-if {unknown_outcomes[0]!r}; allowed: {', '.join(EXIT_CODES)}")
+    return outcomes
 
 
 @app.command()
 def mcp(
-    runs: Annotated[Path, typer.Option(help="Folder in which comparisons run.")] = Path("runs"),
+    runs: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder in which comparisons are saved.")] = Path("runs"),
 ) -> None:
     """Serve comparisons over the Model Context Protocol.
 
-    Other programs list, plan, run, watch and judge comparisons over stdin and stdout.
+    Over stdin and stdout, programs such as coding agents plan, run, watch and judge comparisons of training scripts.
     """
     from headtohead.versus.mcp_server import build_server
 

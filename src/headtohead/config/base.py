@@ -1,7 +1,7 @@
-"""Base classes and bounded number types of experiment files.
+"""Base classes and bounded number types for the tables of experiment files.
 
-Tables are frozen and strict, and unknown keys are errors. Sizes have upper bounds, so that a typo fails immediately and
-not after hours of computation.
+Tables are frozen and strict, and unknown keys are errors. Sizes have upper bounds, so that a typo is reported
+immediately instead of after hours of computation.
 """
 
 from __future__ import annotations
@@ -9,7 +9,15 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_serializer, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    model_serializer,
+    model_validator,
+)
 
 
 class BaseConfig(BaseModel):
@@ -22,7 +30,7 @@ class BaseConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _convert_lists_to_tuples(cls, value: Any) -> Any:
-        """Convert lists, the only sequences of TOML and JSON, to tuples, which frozen models need."""
+        """Convert lists to tuples, because frozen models must be hashable."""
         if not isinstance(value, dict):
             return value
         return {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
@@ -40,8 +48,8 @@ SequenceLength = Annotated[int, Field(ge=1, le=2**24)]
 class ComponentConfig(BaseModel):
     """A component selected by name, with its options: `"alibi"` or `{ kind = "alibi", slope = 1.0 }`.
 
-    Names and options are not validated here: `headtohead.experiment.loading` checks parts, optimizers and tokenizers
-    against their signatures.
+    This class does not validate names and options. `headtohead.experiment.settings.registry_checks` checks parts,
+    optimizers and tokenizers against their signatures.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
@@ -73,15 +81,25 @@ class ComponentConfig(BaseModel):
         return hash(str(self))
 
 
+def convert_to_tuple(value: object) -> object:
+    """Return a single component as a tuple of one, and a list as a tuple."""
+    if isinstance(value, str | dict | ComponentConfig):
+        return (value,)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _collapse_single_part(parts: tuple[ComponentConfig, ...]) -> Any:
+    """Serialize a list of one part as that part, as it is usually written in an experiment file."""
+    configs = [part.model_dump() for part in parts]
+    return configs[0] if len(configs) == 1 else configs
+
+
+PartList = Annotated[
+    tuple[ComponentConfig, ...],
+    Field(min_length=1),
+    BeforeValidator(convert_to_tuple),
+    PlainSerializer(_collapse_single_part),
+]
+"""one part, or a list of parts"""
 FOLDER_NAME_PATTERN = re.compile(r"[A-Za-z0-9][\w.+-]{0,100}")
 FOLDER_NAME_RULE = "is used as a folder name: letters, digits, and . + - _ inside; up to 100"
-EPOCHS_PATTERN = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) epochs?")
-
-
-def convert_to_steps(steps_or_epochs: int | str, steps_per_epoch: int) -> int:
-    """Convert a configured duration to training steps: a number, or a string such as "15 epochs"."""
-    if isinstance(steps_or_epochs, int):
-        return steps_or_epochs
-    match = EPOCHS_PATTERN.fullmatch(steps_or_epochs)
-    assert match is not None, steps_or_epochs
-    return max(1, round(float(match.group(1)) * steps_per_epoch))

@@ -9,14 +9,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from headtohead.config.base import EPOCHS_PATTERN, BaseConfig, SmallCount
-from headtohead.config.data import DataConfig
-from headtohead.config.distillation import TeacherConfig
-from headtohead.config.model import ModelConfig, TransformerConfig
-from headtohead.config.report_text import ReportText
-from headtohead.config.search import SearchConfig
+from headtohead.config.base import BaseConfig, SmallCount
+from headtohead.config.budget import EPOCHS_PATTERN
+from headtohead.config.tables.data import DataConfig
+from headtohead.config.tables.distillation import TeacherConfig
+from headtohead.config.tables.model import ModelConfig, TransformerConfig
+from headtohead.config.tables.report_text import ReportText
+from headtohead.config.tables.search import SearchConfig, TuneConfig
+from headtohead.config.tables.sweep import SweepConfig
+from headtohead.config.tables.training import TrainingConfig
 from headtohead.config.tasks import TASK_SPECS, MetricName, TaskName, TaskSpec
-from headtohead.config.training import TrainingConfig
 
 BASELINE = "baseline"
 EXPERIMENT_NAME_PATTERN = re.compile(r"[^/\\\x00-\x1f\x7f]{1,100}")
@@ -25,17 +27,17 @@ EXPERIMENT_NAME_PATTERN = re.compile(r"[^/\\\x00-\x1f\x7f]{1,100}")
 SeedCount = Annotated[int, Field(ge=1, le=10_000)] | Annotated[str, Field(pattern=r"^auto( up to \d{1,4})?$")]
 VARIANT_INDEPENDENT_KEYS = (
     *("description", "conclusions", "topic", "varies", "published", "claims", "comparisons"),
-    *("axis", "original", "search", "variants", "text", "left_out"),
+    *("axis", "original", "search", "tune", "tuned", "sweep", "variants", "text", "left_out"),
 )
 """keys that no variant can change, so they are not validated again for each variant"""
-NON_FINGERPRINT_FIELDS = {*VARIANT_INDEPENDENT_KEYS, "question", "quick", "probe", "seeds"}
-"""fields that do not affect the results of a run"""
+NON_IDENTITY_FIELDS = {*VARIANT_INDEPENDENT_KEYS, "question", "quick", "probe", "seeds"}
+"""fields that do not affect the results of a run, and therefore not the identity of an experiment"""
 DEFAULT_MAX_SEEDS = 12
 """maximum number of seeds of "auto" without an explicit limit"""
 
 
 class PrimaryMetric(BaseConfig):
-    """The metric and split that decide the verdict. They are fixed in the file before the experiment is run."""
+    """The metric and split that determine the verdict, fixed before the experiment runs."""
 
     metric: MetricName
     """by default the metric of the task"""
@@ -45,44 +47,45 @@ class PrimaryMetric(BaseConfig):
 
 StepOrEpoch = Annotated[int, Field(ge=0, le=2**30)] | Annotated[str, Field(pattern=rf"^{EPOCHS_PATTERN.pattern}$")]
 """a step, 0 before training, or "5 epochs" """
+EqualTerm = Literal["steps", "tokens", "flops", "seconds", "parameters"]
 VerdictLabel = Literal["helped", "hurt", "no practical difference"]
 
 
 class Claim(BaseConfig):
-    """A published conclusion that the verdicts of this experiment confirm or refute."""
+    """A published conclusion that this experiment confirms or refutes."""
 
     source: str
     """author or title of the report"""
     statement: str
     """the conclusion, in one sentence"""
     variant: str
-    """variant that the claim is about"""
+    """variant that the claim refers to"""
     expected_verdict: VerdictLabel
     """the verdict that confirms the claim"""
     split: str | None = None
-    """test split that the claim is about; None: the primary split"""
+    """test split that the claim refers to; None: the primary split"""
     step: StepOrEpoch | None = None
-    """training step that the claim is about, or "1 epoch"; None: the end of training"""
+    """training step that the claim refers to, or "1 epoch"; None: the end of training"""
     baseline: str = BASELINE
-    """variant to compare with: the baseline, or that of one of the comparisons"""
+    """variant to compare with: the baseline of the experiment, or of one of its comparisons"""
     context: Annotated[int, Field(ge=1)] | None = None
     """input length (one of probe.contexts) to compare with the training length"""
     confirmatory: bool = False
     """whether a claim about a split, a step or a context shares the error rate with the verdicts on all variants;
-    otherwise its answer is exploratory"""
+    otherwise its verdict is exploratory"""
     explanation: str = ""
     """explanation of the outcome"""
 
     @property
     def needs_own_comparison(self) -> bool:
-        """Whether the claim is not answered by the verdict on the variant or by one of the comparisons."""
+        """Whether the claim requires a separate comparison, in addition to the verdicts and `[[compare]]` tables."""
         return self.split is not None or self.step is not None or self.context is not None
 
 
 class Comparison(BaseConfig):
     """A separate comparison with its own chart and verdicts.
 
-    It compares variants with another variant than the baseline, or a subset of the variants with the baseline.
+    Compares variants with a variant other than the baseline, or a subset of the variants with the baseline.
     """
 
     title: str
@@ -94,12 +97,12 @@ class Comparison(BaseConfig):
     variants: tuple[str, ...] = Field(min_length=1)
     """variants to compare"""
     confirmatory: bool = False
-    """whether a comparison with another variant than the baseline shares the error rate with the verdicts on all
+    """whether a comparison with a variant other than the baseline shares the error rate with the verdicts on all
     variants; otherwise it is exploratory"""
 
 
 class OriginalSetup(BaseConfig):
-    """The data used by a report, and the settings to apply if that data is given with `--data`."""
+    """Data used in a published report, and the settings to apply when that data is passed with `--data`."""
 
     files: tuple[str, ...] = ()
     """files by which a folder with this data is recognized"""
@@ -116,7 +119,7 @@ class OriginalSetup(BaseConfig):
 
 
 class PublishedResult(BaseConfig):
-    """A published score, shown beside the measured one."""
+    """A published score, shown next to the measured score."""
 
     source: str
     """author or title of the report"""
@@ -137,7 +140,7 @@ class PublishedResult(BaseConfig):
 
 
 class ProbeConfig(BaseConfig):
-    """Texts, input lengths and cost measurements that are evaluated for every trained model."""
+    """Additional texts, input lengths and cost measurements to evaluate for every trained model."""
 
     prompts: tuple[str, ...] = ()
     """prompts to continue"""
@@ -151,11 +154,11 @@ class ProbeConfig(BaseConfig):
     """input lengths at which time and memory of a training step are measured"""
 
 
-def remove_unused_distillation_fields(settings: dict[str, Any]) -> dict[str, Any]:
-    """Remove settings that must not affect the identity of an experiment, in place, and return `settings`.
+def _drop_fields_outside_identity(settings: dict[str, Any]) -> dict[str, Any]:
+    """Remove fields of a dumped `Experiment` or `Trial` that must not change its identity. Modifies `settings`.
 
-    Unset distillation and pre-training tables are removed, so that runs made before these tables existed keep their
-    identity. Published results and claims about a teacher are removed as well.
+    Removes unset distillation and pre-training tables, so that runs created before these tables were introduced keep
+    their identity, and published results and claims about a teacher.
     """
     if settings.get("teacher") is None:
         settings.pop("teacher", None)
@@ -170,7 +173,7 @@ def remove_unused_distillation_fields(settings: dict[str, Any]) -> dict[str, Any
 
 
 class Trial(BaseConfig):
-    """One variant with one seed: everything that the result of a run depends on."""
+    """One variant with one seed: all settings that determine the result of a run."""
 
     task: TaskName
     variant: str
@@ -190,9 +193,9 @@ class Trial(BaseConfig):
         """The declaration of the task."""
         return TASK_SPECS[self.task]
 
-    def settings(self) -> dict[str, Any]:
-        """Return the settings that trials with the same variant share, as JSON data."""
-        return remove_unused_distillation_fields(
+    def dump_variant_settings(self) -> dict[str, Any]:
+        """Return the settings that all trials of a variant share, as JSON values."""
+        return _drop_fields_outside_identity(
             self.model_dump(mode="json", exclude={"variant", "seed", "probe", "is_search"})
         )
 
@@ -207,6 +210,9 @@ class Experiment(BaseConfig):
     """language-model, masked-lm, classify, finetune or distil"""
     seeds: SeedCount = 5
     """seeds per variant; "auto" adds seeds until the verdict is conclusive, up to 12; "auto up to 20" sets the limit"""
+    equal: EqualTerm | None = None
+    """what variants share with the baseline: steps, tokens, flops, seconds of training, or parameters; by default, each
+    has the budget as it is written"""
     equivalence_margin: Annotated[float, Field(gt=0, lt=1)] = 0.01
     """smaller relative changes of perplexity, or changes of accuracy (0.01 is one point), count as
     no practical difference"""
@@ -237,7 +243,7 @@ class Experiment(BaseConfig):
     original: OriginalSetup | None = None
     """the data of a published report, given with --data"""
     published: tuple[PublishedResult, ...] = ()
-    """published scores, shown beside the measured ones"""
+    """published scores, shown next to the measured ones"""
     claims: tuple[Claim, ...] = ()
     """published conclusions that the verdicts confirm or refute"""
     comparisons: tuple[Comparison, ...] = ()
@@ -246,8 +252,14 @@ class Experiment(BaseConfig):
     """texts and input lengths to evaluate on every trained model"""
     search: SearchConfig | None = None
     """settings to search; the best point is compared with the baseline as the variant `winner`"""
+    tune: TuneConfig | None = None
+    """settings to tune for the baseline and every variant; each is judged at its own optimum"""
+    tuned: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """name = settings that [tune] chose; written by Head to Head"""
+    sweep: SweepConfig | None = None
+    """values over which the whole comparison is repeated, each combination with its own verdicts"""
     text: tuple[ReportText, ...] = ()
-    """text of your own in the report"""
+    """texts of the user in the report"""
     quick: bool = False
     """quick look with fewer seeds, steps and rows, which is not judged"""
     left_out: tuple[str, ...] = ()
@@ -274,12 +286,13 @@ class Experiment(BaseConfig):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the baseline and all variants."""
+        """The names of the baseline and of all variants."""
         return (BASELINE, *self.variants)
 
     def identity(self) -> str:
-        """Return a hash of every setting that affects the results, without wording, seeds, published results and
-        probes.
+        """Return a hash of every setting that affects the results of the experiment's runs.
+
+        Wording, seeds, published results and probes are excluded.
         """
-        settings = remove_unused_distillation_fields(self.model_dump(mode="json", exclude=NON_FINGERPRINT_FIELDS))
+        settings = _drop_fields_outside_identity(self.model_dump(mode="json", exclude=NON_IDENTITY_FIELDS))
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]

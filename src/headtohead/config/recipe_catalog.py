@@ -1,4 +1,4 @@
-"""Catalog of recipes, grouped by question: varied settings, corpus and duration."""
+"""The recipes: experiment files that ship with the package, and a catalog of them grouped by question."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import os
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from pathlib import Path
 
-from headtohead.config.loading import find_recipe, list_recipes, read_raw_experiment
+from headtohead.config.experiment_file import read_experiment_file
+from headtohead.errors import RequestError, format_suggestion
 
 TOPICS = (
     "Which position encoding is better?",
@@ -17,12 +19,30 @@ TOPICS = (
     "Does pre-training or fine-tuning help?",
     "Does a small model learn from a larger one?",
 )
-CORPORA = {"sotu": "State of the Union", "summaries": "your documents (--data)"}
+CORPUS_TITLES = {"sotu": "State of the Union", "summaries": "your documents (--data)"}
+"""titles of the corpora of recipes, by `data.source`"""
+
+
+def list_recipes() -> list[str]:
+    """Return the names of the recipes, in alphabetical order."""
+    folder = resources.files(__package__) / "recipes"
+    return sorted(file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
+
+
+def find_recipe(name: str) -> Path:
+    """Return the path of a recipe; raise `RequestError` with a suggestion if the name is unknown."""
+    path = Path(str(resources.files(__package__) / "recipes" / f"{name}.toml"))
+    if not path.is_file():
+        recipes = list_recipes()
+        raise RequestError(
+            f"no file and no recipe named {name!r}{format_suggestion(name, recipes)} (recipes: {', '.join(recipes)})"
+        )
+    return path
 
 
 @dataclass(frozen=True)
 class RecipeSummary:
-    """Summary of a recipe, for lists of recipes."""
+    """A recipe as shown in lists of recipes."""
 
     name: str
     topic: str
@@ -53,7 +73,7 @@ def list_recipe_summaries() -> tuple[RecipeSummary, ...]:
 
 def _summarize_recipe(name: str, cpu_seconds: float) -> RecipeSummary:
     """Return the catalog entry of a recipe."""
-    raw = read_raw_experiment(find_recipe(name)).raw
+    raw = read_experiment_file(find_recipe(name)).raw_config
     source = raw.get("data", {}).get("source", "sotu")
     return RecipeSummary(
         name,
@@ -61,7 +81,7 @@ def _summarize_recipe(name: str, cpu_seconds: float) -> RecipeSummary:
         question=raw["question"],
         varies=raw["varies"],
         task=raw["task"],
-        corpus=CORPORA[source],
+        corpus=CORPUS_TITLES[source],
         variants=tuple(raw.get("variants", {})),
         cpu_seconds=cpu_seconds,
         full="full" in raw,

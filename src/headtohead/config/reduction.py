@@ -3,64 +3,87 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from headtohead.config.budget import BUDGET_PATTERN, STEP_UNITS, Budget, parse_budget
 from headtohead.config.experiment import BASELINE, Experiment
 from headtohead.config.overlays import RawConfig, RawExperiment, merge_tables
-from headtohead.config.search import WINNER_VARIANT
-from headtohead.config.training import TrainingConfig
+from headtohead.config.tables.search import WINNER_VARIANT
+from headtohead.config.tables.training import TrainingConfig
 from headtohead.errors import RequestError, suggest
 
 DEFAULT_SEEDS = Experiment.model_fields["seeds"].default
-QUICK_SEEDS, QUICK_DIVISOR, QUICK_MIN_STEPS, QUICK_MAX_STEPS, QUICK_EVALUATIONS = 2, 10, 20, 100, 5
+DEFAULT_TRAINING = TrainingConfig().model_dump(include={"budget", "batch_size"})
+BUDGET_REGEX = re.compile(BUDGET_PATTERN)
+QUICK_SEEDS = 2
+QUICK_BUDGET_DIVISOR = 10
+"""a quick look trains for a tenth of the budget, within the limits below"""
+QUICK_MIN_STEPS = 20
+QUICK_MAX_STEPS = 100
+QUICK_EVALUATIONS = 5
+"""evaluations during training"""
 QUICK_ROWS = {"train_rows": 10_000, "validation_rows": 100, "test_rows": 100}
 QUICK_PRETRAINED_STEPS = 8
 QUICK_PRETRAINED_ROWS = {"train_rows": 200, "validation_rows": 50, "test_rows": 50}
 """a step or a row of a pretrained model takes about ten times as long"""
-QUICK_SEARCH_POINTS, QUICK_DOCUMENTS, QUICK_TEACHER_ROWS, QUICK_MAX_LENGTH = 4, 8, 800, 512
+QUICK_PRETRAINED_EVALUATIONS = 2
+QUICK_SEARCH_POINTS = 4
+QUICK_SUMMARIES = 8
+"""summaries that a teacher writes"""
+QUICK_TEACHER_ROWS = 800
+"""training texts of a teacher of plain text"""
+QUICK_MAX_CONTEXT = 512
+"""longest input length, in tokens, at which trained models are evaluated"""
 
 
-def select_variants(raw_experiment: RawExperiment, names: Sequence[str]) -> RawExperiment:
-    """Keep these variants, and the claims, published results and comparisons that are about them."""
-    variants = raw_experiment.raw.get("variants")
+def select_variants(raw_experiment: RawExperiment, selected_names: Sequence[str]) -> RawExperiment:
+    """Remove all variants except the selected ones, and the claims, results and comparisons that mention others."""
+    variants = raw_experiment.raw_config.get("variants")
     variant_names = list(variants) if isinstance(variants, dict) else []
-    if unknown := [name for name in names if name not in variant_names]:
-        hint = suggest(unknown[0], variant_names)
+    if unknown_names := [name for name in selected_names if name not in variant_names]:
+        hint = suggest(unknown_names[0], variant_names)
         raise RequestError(
-            f"{raw_experiment.name} has no variant {unknown[0]!r}{f'; did you mean {hint!r}?' if hint else ''} "
-            f"(there are: {', '.join(variant_names)})"
+            f"{raw_experiment.name} has no variant {unknown_names[0]!r}{f'; did you mean {hint!r}?' if hint else ''} "
+            f"(available: {', '.join(variant_names)})"
         )
-    raw = copy.deepcopy(raw_experiment.raw)
+    raw = copy.deepcopy(raw_experiment.raw_config)
     if isinstance(raw.get("quick"), dict):
         raw["quick"].pop("only", None)
-    raw["variants"] = {name: changes for name, changes in raw.get("variants", {}).items() if name in names}
-    kept_variants = {BASELINE, WINNER_VARIANT, *names}
+    raw["variants"] = {name: changes for name, changes in raw.get("variants", {}).items() if name in selected_names}
+    selected_variants = {BASELINE, WINNER_VARIANT, *selected_names}
     for table in ("claims", "published", "comparisons"):
-        rows = raw.get(table)
-        for row in rows if isinstance(rows, list) else ():
-            if table == "comparisons" and isinstance(row, dict) and isinstance(row.get("variants"), list):
-                row["variants"] = [name for name in row["variants"] if name in kept_variants]
-        if isinstance(rows, list):
-            raw[table] = [row for row in rows if not isinstance(row, dict) or _is_about(row, kept_variants)]
-    return replace(raw_experiment, raw=raw)
+        elements = raw.get(table)
+        for element in elements if isinstance(elements, list) else ():
+            if table == "comparisons" and isinstance(element, dict) and isinstance(element.get("variants"), list):
+                element["variants"] = [name for name in element["variants"] if name in selected_variants]
+        if isinstance(elements, list):
+            raw[table] = [
+                element
+                for element in elements
+                if not isinstance(element, dict) or _mentions_only(element, selected_variants)
+            ]
+    return replace(raw_experiment, raw_config=raw)
 
 
-def _is_about(row: RawConfig, variants: set[str]) -> bool:
-    """Return whether all variants that a claim, published result or comparison names are among `variants`."""
-    names = [row.get(key, BASELINE) for key in ("variant", "baseline")]
-    return row.get("variants") != [] and all(not isinstance(name, str) or name in variants for name in names)
+def _mentions_only(element: RawConfig, variants: set[str]) -> bool:
+    """Return whether a claim, published result or comparison mentions no variants except those in `variants`."""
+    mentioned_names = [element.get(key, BASELINE) for key in ("variant", "baseline")]
+    return element.get("variants") != [] and all(
+        not isinstance(name, str) or name in variants for name in mentioned_names
+    )
 
 
 def apply_quick_mode(raw_experiment: RawExperiment) -> RawExperiment:
     """Reduce the experiment to a quick look: fewer seeds, steps, rows and variants, without published results.
 
-    The file's `[quick]` table is applied last; its key `only` lists the variants to keep. `left_out` records what was
+    The file's `[quick]` table is applied last; its key `only` lists the variants to train. `left_out` records what was
     reduced.
     """
-    raw = copy.deepcopy(raw_experiment.raw)
-    quick = raw.pop("quick", {})
+    raw = copy.deepcopy(raw_experiment.raw_config)
+    quick_table = raw.pop("quick", {})
     raw |= {"seeds": _take_at_most(raw.get("seeds", DEFAULT_SEEDS), QUICK_SEEDS)}
     for table in (raw.setdefault("data", {}), raw.setdefault("training", {})):
         if not isinstance(table, dict):
@@ -74,7 +97,7 @@ def apply_quick_mode(raw_experiment: RawExperiment) -> RawExperiment:
     variants = raw.get("variants")
     for changes in variants.values() if isinstance(variants, dict) else ():
         training = changes.get("training") if isinstance(changes, dict) else None
-        if isinstance(training, dict) and "steps" in training:
+        if isinstance(training, dict) and "budget" in training:
             _shrink_training(training, uses_pretrained)
         _shrink_pretraining(changes)
     _shrink_pretraining(raw)
@@ -83,43 +106,41 @@ def apply_quick_mode(raw_experiment: RawExperiment) -> RawExperiment:
         _shrink_teacher(raw["teacher"])
     for table in ("published", "claims"):
         raw.pop(table, None)
-    reduced = replace(raw_experiment, raw=raw)
-    if isinstance(quick, dict):
-        only = quick.pop("only", None)
-        reduced = replace(reduced, raw=merge_tables(raw, quick))
-        reduced = select_variants(reduced, only) if isinstance(only, list) else reduced
-    left_out = _describe_reductions(raw_experiment.raw, reduced.raw)
+    reduced_experiment = replace(raw_experiment, raw_config=raw)
+    if isinstance(quick_table, dict):
+        only = quick_table.pop("only", None)
+        reduced_experiment = replace(reduced_experiment, raw_config=merge_tables(raw, quick_table))
+        reduced_experiment = select_variants(reduced_experiment, only) if isinstance(only, list) else reduced_experiment
+    left_out = _describe_reductions(raw_experiment.raw_config, reduced_experiment.raw_config)
     return replace(
-        reduced, raw=reduced.raw | {"name": f"{raw_experiment.name}-quick", "quick": True, "left_out": left_out}
+        reduced_experiment,
+        raw_config=reduced_experiment.raw_config
+        | {"name": f"{raw_experiment.name}-quick", "quick": True, "left_out": left_out},
     )
 
 
 def _describe_reductions(before: RawConfig, after: RawConfig) -> list[str]:
-    """Return what a quick look reduced, such as "2 of 5 seeds"."""
-    steps_before, steps = (_get_table(raw, "training").get("steps", TrainingConfig().steps) for raw in (before, after))
+    """Return a description of each reduction of a quick look, such as "2 of 5 seeds"."""
+    training_before, training = ({**DEFAULT_TRAINING, **_get_table(raw, "training")} for raw in (before, after))
     documents_before, documents = (_get_table(raw, "teacher").get("documents") for raw in (before, after))
     reductions = []
     if after["seeds"] != before.get("seeds"):
         reductions.append(f"{after['seeds']} of {before.get('seeds', DEFAULT_SEEDS)} seeds")
-    if steps == steps_before:
-        pass
-    elif isinstance(steps, int) and isinstance(steps_before, int):
-        reductions.append(f"{steps:,} of {steps_before:,} steps")
-    elif isinstance(steps, int):
-        reductions.append(f"{steps:,} steps instead of {steps_before}")
-    else:
-        reductions.append(f"{str(steps).removesuffix(' epochs')} of {steps_before}")
+    if training["budget"] != training_before["budget"]:
+        reductions.append(f"{training['budget']} instead of {training_before['budget']}")
+    if training["batch_size"] != training_before["batch_size"]:
+        reductions.append(f"batches of {training['batch_size']} instead of {training_before['batch_size']}")
     limits = [_get_table(after, "data").get(f"{role}_rows") for role in ("train", "validation", "test")]
     if all(isinstance(limit, int) for limit in limits):
-        rows = "at most {:,} training, {:,} validation and {:,} test rows, sampled evenly"
-        reductions.append(rows.format(*limits))
+        message = "at most {:,} training, {:,} validation and {:,} test rows, sampled evenly"
+        reductions.append(message.format(*limits))
     if documents != documents_before:
         reductions.append(f"{documents:,} of {documents_before:,} documents of the teacher")
-    names, kept_names = (list(_get_table(raw, "variants")) for raw in (before, after))
-    if omitted := [name for name in names if name not in kept_names]:
-        reductions.append(f"{len(kept_names)} of {len(names)} variants (without {', '.join(omitted)})")
+    names_before, names = (list(_get_table(raw, "variants")) for raw in (before, after))
+    if omitted_names := [name for name in names_before if name not in names]:
+        reductions.append(f"{len(names)} of {len(names_before)} variants (without {', '.join(omitted_names)})")
     if search := _get_table(after, "search"):
-        reductions.append(f"{search['budget']['trials']} trials of the search")
+        reductions.append(f"{search['budget']} of the search")
     if before.get("probe") != after.get("probe"):
         reductions.append("fewer input lengths")
     if before.get("published") or before.get("claims"):
@@ -138,72 +159,66 @@ def _take_at_most(value: Any, limit: int) -> Any:
 
 
 def _shrink_probes(probe: Any) -> None:
-    """Reduce the probed input lengths to the first and the last, up to a limit."""
+    """Reduce the probed input lengths to the first and the last one below a limit."""
     for key in ("contexts", "costs"):
         if isinstance(probe, dict) and isinstance(probe.get(key), list):
-            lengths = [length for length in probe[key] if isinstance(length, int) and length <= QUICK_MAX_LENGTH]
+            lengths = [length for length in probe[key] if isinstance(length, int) and length <= QUICK_MAX_CONTEXT]
             probe[key] = [*lengths[:1], *lengths[1:][-1:]]
 
 
 def _shrink_teacher(teacher: RawConfig) -> None:
-    """Reduce the number of texts and the teacher's own training steps."""
+    """Reduce the number of texts that a teacher generates, and the steps for which it is trained."""
     if "documents" in teacher:
-        limit = QUICK_DOCUMENTS if "prompt" in teacher else QUICK_TEACHER_ROWS
-        teacher["documents"] = _take_at_most(teacher["documents"], limit)
+        max_documents = QUICK_SUMMARIES if "prompt" in teacher else QUICK_TEACHER_ROWS
+        teacher["documents"] = _take_at_most(teacher["documents"], max_documents)
     _shrink_training(teacher.get("training"))
     for key in ("published", "claims"):
         teacher.pop(key, None)
 
 
 def _shrink_pretraining(table: Any) -> None:
-    """Reduce the training steps of the encoder's pre-training, if there is one."""
+    """Reduce the pre-training steps of the encoder, if it is pre-trained."""
     model = table.get("model") if isinstance(table, dict) else None
     if isinstance(model, dict) and isinstance(model.get("init_from"), dict):
         _shrink_training(model["init_from"].get("training"))
 
 
 def _shrink_training(training: Any, uses_pretrained: bool = False) -> None:
-    """Reduce the steps, evaluate a few times, and save only at the end."""
+    """Reduce the number of training steps and evaluations, and save a checkpoint only at the end."""
     if not isinstance(training, dict):
         return
-    steps = _shrink_steps(training.get("steps", TrainingConfig().steps))
+    budget = _shrink_budget(training.get("budget", TrainingConfig().budget))
     if uses_pretrained:
-        steps = QUICK_PRETRAINED_STEPS
-    training |= {"steps": steps, "checkpoint_every": steps}
-    training["eval_every"] = _divide_steps(steps, 2 if uses_pretrained else QUICK_EVALUATIONS)
+        budget = f"{QUICK_PRETRAINED_STEPS} steps"
+    training["budget"] = budget
+    if not isinstance(budget, str) or not BUDGET_REGEX.fullmatch(budget):
+        return  # validation reports it
+    duration = parse_budget(budget)
+    if duration.unit not in STEP_UNITS:
+        duration = Budget(QUICK_MAX_STEPS, "steps")
+    num_evaluations = QUICK_PRETRAINED_EVALUATIONS if uses_pretrained else QUICK_EVALUATIONS
+    for key, interval in (("checkpoint_every", duration), ("eval_every", duration.divide(num_evaluations))):
+        training[key] = int(interval.amount) if interval.unit == "steps" else str(interval)
 
 
 def _shrink_search(search: Any) -> None:
-    """Reduce the search to a few points, and the searched numbers of steps to a tenth."""
+    """Reduce the search to a few points and divide searched numbers of steps by ten."""
     if not isinstance(search, dict):
         return
     search["seeds"] = _take_at_most(search.get("seeds", 1), 1)
-    search["budget"] = {"trials": QUICK_SEARCH_POINTS}
+    search["budget"] = f"{QUICK_SEARCH_POINTS} trials"
     space = search.get("space")
-    for table, key in ((space, "training.steps"), ((space or {}).get("training"), "steps")):
-        if not isinstance(table, dict) or key not in table:
-            continue
-        if isinstance(table[key], list):
-            table[key] = list(
-                dict.fromkeys(_shrink_steps(steps) for steps in table[key] if isinstance(steps, int | str))
-            )
-        elif isinstance(table[key], dict):
-            table[key] |= {end: _shrink_steps(table[key][end]) for end in ("low", "high") if end in table[key]}
+    for table, key in ((space, "training.budget"), ((space or {}).get("training"), "budget")):
+        if isinstance(table, dict) and isinstance(table.get(key), list):
+            table[key] = list(dict.fromkeys(_shrink_budget(budget) for budget in table[key] if isinstance(budget, str)))
 
 
-def _shrink_steps(steps: Any) -> Any:
-    """Return a tenth of a number of steps or epochs. Invalid values are returned unchanged and rejected later."""
-    if isinstance(steps, int):
-        return min(steps, QUICK_MAX_STEPS, max(QUICK_MIN_STEPS, steps // QUICK_DIVISOR))
-    return _divide_steps(steps, QUICK_DIVISOR)
-
-
-def _divide_steps(steps: Any, divisor: int) -> Any:
-    """Reduce a number of steps, to at least 1, or a number of epochs."""
-    if isinstance(steps, int):
-        return max(1, steps // divisor)
-    epochs = steps.partition(" ")[0] if isinstance(steps, str) and "epoch" in steps else ""
-    try:
-        return f"{float(epochs) / divisor:g} epochs"
-    except ValueError:
-        return steps  # validation reports it
+def _shrink_budget(text: Any) -> Any:
+    """Return a tenth of a training budget. Invalid values are returned unchanged and rejected later."""
+    if not isinstance(text, str) or not BUDGET_REGEX.fullmatch(text):
+        return text
+    budget = parse_budget(text)
+    if budget.unit != "steps":
+        return str(budget.divide(QUICK_BUDGET_DIVISOR))
+    steps = int(budget.amount)
+    return str(Budget(min(steps, QUICK_MAX_STEPS, max(QUICK_MIN_STEPS, steps // QUICK_BUDGET_DIVISOR)), "steps"))

@@ -1,4 +1,4 @@
-"""Declarations of the tasks: what they read and predict, and which settings apply. Imports no torch."""
+"""Declarations of the tasks: what each task reads and predicts, and which settings apply to it. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MetricName = Literal["perplexity", "accuracy"]
 
 
 class Target(StrEnum):
-    """What a model predicts, and from which positions."""
+    """What a model predicts, and at which positions."""
 
     NEXT_TOKEN = "next token"
     """a token at each position, from earlier positions only"""
@@ -24,23 +24,23 @@ class Target(StrEnum):
 
     @property
     def is_causal(self) -> bool:
-        """True if a prediction may use earlier positions only."""
+        """Whether predictions may use earlier positions only."""
         return self is Target.NEXT_TOKEN
 
     @property
-    def is_class(self) -> bool:
-        """True if there is one prediction per text."""
+    def is_class_label(self) -> bool:
+        """Whether the label is a class: one prediction per text."""
         return self is Target.CLASS
 
     @property
-    def is_token(self) -> bool:
-        """True if there is one prediction per position."""
+    def is_token_label(self) -> bool:
+        """Whether the labels are tokens: one prediction per position."""
         return self in (Target.NEXT_TOKEN, Target.MASKED_TOKEN)
 
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """The declaration of a task. `headtohead.tasks` holds the code that goes with it."""
+    """The declaration of a task. Its implementation is in `headtohead.tasks`."""
 
     name: TaskName
     target: Target
@@ -56,34 +56,36 @@ class TaskSpec:
 
     @property
     def required_audits(self) -> tuple[str, ...]:
-        """The audits without which there is no verdict, on every seed."""
+        """Audits that must pass for every seed, otherwise the verdict is withheld."""
         causality = ("scored-causality",) if self.target.is_causal else ()
         return (*causality, "scored-batches", "scored-order", "finite-scores")
 
     @property
     def unused_settings(self) -> frozenset[str]:
         """Settings that have no effect on this task, by dotted name."""
-        applies = {
+        has_effect_by_settings = {
             "training.masking": self.target is Target.MASKED_TOKEN,
             "training.distillation model.layer_subset": self.has_teacher,
-            "training.sampling data.rows data.documents": self.target.is_token,
+            "data.rows data.documents": self.target.is_token_label,
             "data.rare_words": self.uses_rare_words,
-            "data.columns.label model.pool model.classifier_hidden model.init_from": self.target.is_class,
-            "model.tie_word_embeddings model.output_bias model.output_init": self.target.is_token,
+            "data.columns.label model.pool model.classifier_hidden model.init_from": self.target.is_class_label,
+            "model.tie_word_embeddings model.output": self.target.is_token_label,
             "model.head model.freeze model.layer_decay model.lora data.word_dropout": not self.has_teacher,
             "data.tokenizer": not self.needs_pretrained,
         }
-        return frozenset(name for names, is_used in applies.items() if not is_used for name in names.split())
+        return frozenset(
+            name for names, has_effect in has_effect_by_settings.items() if not has_effect for name in names.split()
+        )
 
     @property
     def scores_every_row(self) -> bool:
-        """True if example i of an evaluation is row i of the split."""
+        """Whether every row of a split is one example, so that example i of an evaluation is row i of the split."""
         return self.target is not Target.MASKED_TOKEN
 
     @property
     def metric(self) -> MetricName:
-        """The metric that decides the verdict."""
-        return "accuracy" if self.target.is_class else "perplexity"
+        """The metric that determines the verdict."""
+        return "accuracy" if self.target.is_class_label else "perplexity"
 
 
 LANGUAGE_MODEL = TaskSpec("language-model", Target.NEXT_TOKEN, uses_rare_words=True)

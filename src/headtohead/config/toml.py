@@ -1,7 +1,8 @@
 """Parse TOML from untrusted sources with limits on size, nesting and numbers, and write TOML.
 
-`tomllib` takes quadratic time for keys of many parts (seconds for a file of 16 KB), recurses without limit into nested
-lists, and accepts integers of any length, NaN and infinities, which JSON files of run folders cannot hold.
+`tomllib` takes quadratic time for keys with many parts (seconds for a 16 KB file) and recurses without limit into
+nested lists. It also accepts integers of any length, NaN and infinities, none of which are valid in the JSON files of
+run folders.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from headtohead.errors import ConfigError, ValidationIssue
 MAX_FILE_BYTES = 2**17
 """the longest recipe has 7,000 bytes"""
 MAX_KEY_PARTS = 16
-"""maximum parts of a dotted key"""
+"""limit of the parts of a dotted key"""
 MAX_NESTING_DEPTH = 16
 MAX_INTEGER = 2**53
 """integers up to here are exact in JSON readers that use doubles"""
@@ -38,13 +39,18 @@ def parse_toml(text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except RecursionError:
-        raise ValueError("lists are nested too deep") from None
+        raise ValueError("lists are nested too deeply") from None
 
 
 def parse_toml_value(text: str, location: str) -> Any:
-    """Parse the value of a setting; text that is not TOML is returned as it is.
+    """Parse the value of a setting. Text that is not valid TOML is returned unchanged.
 
-    Raise `ConfigError` for values that are nested too deep: a deep copy of them would exceed the recursion limit.
+    Args:
+        text: The value, as given on the command line.
+        location: Dotted name of the setting, for error messages.
+
+    Raises:
+        ConfigError: If the value is nested so deeply that copying it would exceed the recursion limit.
     """
     try:
         value = parse_toml(f"value = {text}")["value"]
@@ -52,28 +58,28 @@ def parse_toml_value(text: str, location: str) -> Any:
         return text
     except ValueError as error:
         raise ConfigError("settings", [ValidationIssue(location, str(error))]) from None
-    if issues := [issue for issue in check_values(value, location) if "nested" in issue.message]:
+    if issues := [issue for issue in find_unsupported_values(value, location) if "nested" in issue.message]:
         raise ConfigError("settings", issues[:1])
     return value
 
 
-def check_values(value: Any, location: str = "", depth: int = 0) -> list[ValidationIssue]:
-    """Return issues for values that are valid TOML but cannot be settings: dates, large integers, NaN, deep nesting."""
-    return list(_find_unusable_values(value, location, depth))
+def find_unsupported_values(value: Any, location: str = "", depth: int = 0) -> list[ValidationIssue]:
+    """Return issues for values that are valid TOML but not valid settings: dates, large integers, NaN, deep nesting."""
+    return list(_iter_unsupported_values(value, location, depth))
 
 
-def _find_unusable_values(value: Any, location: str, depth: int) -> Iterator[ValidationIssue]:
-    """Yield an issue for each unusable value; `location` is its dotted key and `depth` its nesting."""
+def _iter_unsupported_values(value: Any, location: str, depth: int) -> Iterator[ValidationIssue]:
+    """Yield an issue for each TOML value that no setting takes. `location` is its dotted key, `depth` its nesting."""
     if depth > MAX_NESTING_DEPTH:
         yield ValidationIssue(
-            location, f"is nested too deep: more than {MAX_NESTING_DEPTH} tables or lists in each other"
+            location, f"is nested too deeply: more than {MAX_NESTING_DEPTH} tables or lists in each other"
         )
     elif isinstance(value, dict):
         for key, item in value.items():
-            yield from _find_unusable_values(item, f"{location}.{key}".strip("."), depth + 1)
+            yield from _iter_unsupported_values(item, f"{location}.{key}".strip("."), depth + 1)
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _find_unusable_values(item, location, depth + 1)
+            yield from _iter_unsupported_values(item, location, depth + 1)
     elif isinstance(value, float) and not math.isfinite(value):
         yield ValidationIssue(location, f"must be a finite number, not {value}")
     elif isinstance(value, int) and abs(value) > MAX_INTEGER:
@@ -82,29 +88,33 @@ def _find_unusable_values(value: Any, location: str, depth: int) -> Iterator[Val
         yield ValidationIssue(location, f"is a date or a time ({value}); no setting is one")
 
 
-def format_document(settings: Mapping[str, Any]) -> str:
-    """Return an experiment file: plain values first, then a table per dict, and a table per variant."""
-    plain = {key: value for key, value in settings.items() if not isinstance(value, Mapping)}
-    blocks = ["\n".join(_format_lines(plain))]
+def format_toml_document(settings: Mapping[str, Any]) -> str:
+    """Format settings as an experiment file: plain values first, then one section per dict and per variant."""
+    top_level_settings = {key: value for key, value in settings.items() if not isinstance(value, Mapping)}
+    blocks = ["\n".join(_format_toml_lines(top_level_settings))]
     for name, table in settings.items():
         if name == "variants":
             for variant, changes in table.items():
-                flat = {
-                    f"{key}.{inner}": value
-                    for key, inner_table in changes.items()
-                    for inner, value in inner_table.items()
+                dotted_changes = {
+                    f"{changed_table}.{key}": value
+                    for changed_table, changed_settings in changes.items()
+                    for key, value in changed_settings.items()
                 }
-                blocks.append("\n".join([f"[variants.{_format_key(variant)}]", *_format_lines(flat)]))
+                header = f"[variants.{_format_toml_key(variant)}]"
+                blocks.append("\n".join([header, *_format_toml_lines(dotted_changes)]))
         elif isinstance(table, Mapping):
-            blocks.append("\n".join([f"[{name}]", *_format_lines(table)]))
+            blocks.append("\n".join([f"[{name}]", *_format_toml_lines(table)]))
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _format_lines(settings: Mapping[str, Any]) -> list[str]:
-    return [f"{'.'.join(map(_format_key, key.split('.')))} = {format_value(value)}" for key, value in settings.items()]
+def _format_toml_lines(settings: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{'.'.join(map(_format_toml_key, key.split('.')))} = {format_toml_value(value)}"
+        for key, value in settings.items()
+    ]
 
 
-def format_value(value: Any) -> str:
+def format_toml_value(value: Any) -> str:
     """Return a value in TOML syntax on one line; None becomes an empty string."""
     if value is None:
         return ""
@@ -114,13 +124,13 @@ def format_value(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, Mapping):
         items = ", ".join(
-            f"{_format_key(key)} = {format_value(item)}" for key, item in value.items() if item is not None
+            f"{_format_toml_key(key)} = {format_toml_value(item)}" for key, item in value.items() if item is not None
         )
         return f"{{ {items} }}" if items else "{}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(format_value, value)) + "]"
+        return "[" + ", ".join(map(format_toml_value, value)) + "]"
     return repr(value)
 
 
-def _format_key(key: str) -> str:
+def _format_toml_key(key: str) -> str:
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)

@@ -1,94 +1,100 @@
-"""Draw training batches from encoded splits, each batch a pure function of (seed, step).
+"""Draw training batches from an encoded split. Each batch is a pure function of (seed, step).
 
-No state is carried from batch to batch: a resumed run draws the same batches as an uninterrupted one, and two variants
-with the same seed see the same batches. A row does not depend on the rest of its batch, because every row is padded to
-the context length; the exception is a pretrained encoder, which masks padding and pads to the batch's longest row.
+No state is carried over between batches: a resumed run draws the same batches as an uninterrupted one, and two variants
+with the same seed see the same batches. A row does not depend on the other rows of its batch, because every row is
+padded to the context length. Pretrained encoders are an exception: they mask padding, so their batches are only padded
+to the longest row.
 """
 
 from __future__ import annotations
 
 import hashlib
+import statistics
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from headtohead import rng
-from headtohead.config.data import DataConfig, RareWordsConfig
+from headtohead.config.base import ComponentConfig
+from headtohead.config.tables.data import DataConfig, RareWordsConfig
+from headtohead.config.tables.training import TrainingConfig
 from headtohead.config.tasks import Target
-from headtohead.config.training import TrainingConfig
-from headtohead.data.encoding import EncodedSplit, TokenRows, TokenStream, count_tokens
-from headtohead.data.tokenizers import TokenizerProtocol
+from headtohead.data.encoding import EncodedSplit, TokenRows, TokenStream, count_tokens, gather_token_ids
+from headtohead.data.order import Order, OrderContext, TrainingItems
+from headtohead.data.tokenization.tokenizers import TokenizerProtocol
 from headtohead.errors import DataError
+from headtohead.nn.parts import registry
+from headtohead.nn.parts.context import TrainingContext
 
+MAX_SAMPLED_STEPS = 200
+"""steps at which the mean number of tokens is measured"""
 IGNORE_INDEX = -100
 """label of positions that are excluded from the loss"""
-LENGTH_GROUPING_BATCHES = 32
-"""batches per sorting window: large enough to reduce padding, small enough that batches stay random"""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The inputs and labels for one step."""
+    """Input ids and labels of one training step, or of some evaluation examples."""
 
     input_ids: Int64[Tensor, "batch length"]
     labels: Int64[Tensor, "batch length"] | Int64[Tensor, "batch"]
-    """next tokens, with -100 where excluded from the loss, or each row's class"""
+    """token ids to predict, -100 where excluded from the loss; or the class of each row"""
     attention_mask: Bool[Tensor, "batch length"] | None = None
     """False on padding; None without padding"""
     example_indices: Int64[Tensor, "batch"] | None = None
-    """index of each example; None in training"""
-    segments: Int64[Tensor, "batch length"] | None = None
-    """for each label, the first label of its segment, if blocks are scored in segments"""
+    """index of each evaluation example; None in training"""
+    segment_ids: Int64[Tensor, "batch length"] | None = None
+    """segment of each label, named by the segment's first label, if blocks are scored in segments"""
 
     def to(self, device: torch.device | str) -> Batch:
         """Return the batch on a device."""
-        mask, segments = (
-            None if tensor is None else tensor.to(device) for tensor in (self.attention_mask, self.segments)
+        attention_mask, segment_ids = (
+            None if tensor is None else tensor.to(device) for tensor in (self.attention_mask, self.segment_ids)
         )
-        return Batch(self.input_ids.to(device), self.labels.to(device), mask, self.example_indices, segments)
+        return Batch(
+            self.input_ids.to(device), self.labels.to(device), attention_mask, self.example_indices, segment_ids
+        )
 
     @property
     def score_indices(self) -> Int64[Tensor, "scores"] | None:
-        """The indices of this batch's scores: those of its examples, or of their segments."""
-        return self.example_indices if self.segments is None else self.segments[self.labels != IGNORE_INDEX].unique()
+        """Indices of this batch's scores in the evaluation: those of its examples, or of their segments."""
+        if self.segment_ids is None:
+            return self.example_indices
+        unique_ids: Int64[Tensor, "scores"] = self.segment_ids[self.labels != IGNORE_INDEX].unique()
+        return unique_ids
 
-    def rows(self, start: int, end: int) -> Batch:
-        """Return the rows from `start` up to, but not including, `end`, without changing their width."""
-        mask, example_indices = (
+    def slice_rows(self, start: int, end: int) -> Batch:
+        """Return a batch of the rows from `start` to `end` (exclusive), at the same width."""
+        attention_mask, example_indices = (
             None if tensor is None else tensor[start:end] for tensor in (self.attention_mask, self.example_indices)
         )
-        return Batch(self.input_ids[start:end], self.labels[start:end], mask, example_indices)
+        return Batch(self.input_ids[start:end], self.labels[start:end], attention_mask, example_indices)
 
     @property
     def num_predictions(self) -> int:
-        """The number of labels that count towards the loss."""
+        """The number of labels that contribute to the loss."""
         return int((self.labels != IGNORE_INDEX).sum())
 
 
 def split_inputs_and_labels(
     token_ids: Int64[Tensor, "batch width"], attention_mask: Bool[Tensor, "batch width"] | None
 ) -> tuple[Int64[Tensor, "batch length"], Int64[Tensor, "batch length"], Bool[Tensor, "batch length"] | None]:
-    """Return inputs, labels and mask for next-token prediction, each (batch, width - 1).
+    """Return input ids, labels and attention mask for next-token prediction, each (batch, width - 1).
 
     Labels are the inputs shifted by one. Padding is excluded from the loss.
     """
-    inputs, labels = token_ids[:, :-1].contiguous(), token_ids[:, 1:].contiguous()
+    input_ids, labels = token_ids[:, :-1].contiguous(), token_ids[:, 1:].contiguous()
     if attention_mask is None:
-        return inputs, labels, None
+        return input_ids, labels, None
     label_mask = attention_mask[:, 1:].contiguous()
-    return inputs, labels.masked_fill_(~label_mask, IGNORE_INDEX), label_mask
+    return input_ids, labels.masked_fill_(~label_mask, IGNORE_INDEX), label_mask
 
 
 class BatchSchedule:
-    """Training batches as a pure function of (seed, step); the first step is 0.
-
-    stream, random     blocks with random starts
-    stream, shuffled   consecutive blocks from a random phase; each once per epoch, in random order
-    rows               each row once per epoch, in random order
-    rows, by length    the same, with rows of similar length in one batch
-    """
+    """Training batches as a pure function of (seed, step); the first step is 0."""
 
     def __init__(
         self,
@@ -101,9 +107,10 @@ class BatchSchedule:
         tokenizer: TokenizerProtocol,
     ) -> None:
         self.encoded, self.target, self.context, self.seed = encoded, target, context, seed
-        self.size = training.batch_size
-        self.is_grouped_by_length = training.group_by_length
-        self.random = isinstance(encoded, TokenStream) and training.sampling == "random"
+        self.batch_size = training.batch_size
+        is_stream = isinstance(encoded, TokenStream)
+        self.order_config = training.order or ComponentConfig(kind="random" if is_stream else "shuffled")
+        self.order: Order = registry.build_part("order", self.order_config)
         self.word_dropout, self.rare_words = data.word_dropout, data.rare_words
         self.unk_id, self.pad_id = tokenizer.unk_id, tokenizer.pad_id or 0
         self._special_ids = _collect_special_ids(tokenizer)
@@ -121,144 +128,174 @@ class BatchSchedule:
         self._epoch_order: tuple[int, Int64[Tensor, "items"]] | None = None
         if isinstance(encoded, TokenStream):
             _check_stream_length(encoded, context)
-            # A view of every window of context + 1 tokens; a block is one row.
-            self._windows = encoded.tokens.unfold(0, context + 1, 1)
-            self.items = max(1, (len(encoded) - context) // context)
-        else:
-            self.items = len(encoded)
-        self.steps_per_epoch = -(-self._blocks() // self.size)
+            # A view of all windows of context + 1 tokens; each row is one block.
+            self._windows = encoded.token_ids.unfold(0, context + 1, 1)
+        self.training_items = _describe_training_items(encoded, self.batch_size, context)
+        self.order.check(self.training_items)
+        self.steps_per_epoch: int = -(-self.order.count_items(self.training_items) // self.batch_size)
+        self._training = training
+
+    @cached_property
+    def total_steps(self) -> int:
+        """The total number of training steps; 1 if the budget has not been resolved yet."""
+        return self._training.compute_total_steps(self.steps_per_epoch) if self._training.has_step_budget else 1
+
+    @property
+    def tokens_per_step(self) -> float:
+        """The mean number of input tokens per step, excluding padding."""
+        sampled_steps = range(0, self.total_steps, max(1, self.total_steps // MAX_SAMPLED_STEPS))
+        max_lengths = [self._get_max_length(step) for step in sampled_steps]
+        tokens_by_length: dict[int, float] = {
+            length: self._count_tokens_per_step(length) for length in set(max_lengths)
+        }
+        return float(statistics.fmean(tokens_by_length[length] for length in max_lengths))
+
+    def _get_max_length(self, step: int) -> int:
+        """Return the maximum number of input tokens of a row or block at a step."""
+        return self.order.get_length(self.training_items, TrainingContext(step, self.total_steps))
+
+    def _count_tokens_per_step(self, max_length: int) -> float:
+        """Return the mean number of input tokens per step if rows and blocks are truncated to `max_length`."""
+        if isinstance(self.encoded, TokenStream):
+            return float(self.batch_size * max_length)
+        input_lengths = (self.encoded.row_lengths - int(self.target.is_causal)).clamp(max=max_length)
+        num_tokens = int(input_lengths.sum())
+        return num_tokens / self.steps_per_epoch
 
     def _find_unseen_ids(self) -> Int64[Tensor, "words"]:
-        """Return the vocabulary words that do not occur in the split, excluding special tokens."""
+        """Return the ids of vocabulary words that do not occur in the split, excluding special tokens."""
         if self._token_counts is None:
             return self._special_ids
         unseen_ids = torch.nonzero(self._token_counts == 0).squeeze(1)
         return unseen_ids[(unseen_ids != self.unk_id) & ~torch.isin(unseen_ids, self._special_ids)]
 
-    def _blocks(self) -> int:
-        """Return the number of examples per epoch."""
-        if self.random:
-            return max(1, -(-(len(self._windows) + self.context - 1) // self.context))
-        return self.items
+    def get_example_indices(self, step: int) -> Tensor:
+        """Return the examples of a step.
 
-    def indices(self, step: int) -> Int64[Tensor, "batch"]:
-        """Return a step's examples: row indices, or the first token of each block in a stream."""
-        if self.random:
-            generator = self._seed_generator("batches", step)
-            return torch.randint(len(self._windows), (self.size,), generator=generator)
+        Returns:
+            For rows, their indices, (batch,). For a stream, the position of the first token of each block, (batch,), or
+            the positions of all tokens of each block, (batch, context + 1).
+        """
+        if isinstance(self.encoded, TokenStream) and not self.order.has_epochs:
+            return self.order.draw_batch(self.training_items, self._build_order_context(step, 0, step))
         epoch, epoch_step = divmod(step, self.steps_per_epoch)
         if self._epoch_order is None or self._epoch_order[0] != epoch:
-            self._epoch_order = epoch, self._compute_epoch_order(epoch)  # caches a pure function
-        return self._epoch_order[1][epoch_step * self.size : (epoch_step + 1) * self.size]
+            context = self._build_order_context(epoch_step, epoch, epoch)
+            self._epoch_order = epoch, self.order.order_epoch(self.training_items, context)  # caches a pure function
+        return self._epoch_order[1][epoch_step * self.batch_size : (epoch_step + 1) * self.batch_size]
 
-    def batch(self, step: int) -> Batch:
-        """Return the batch for a step."""
-        indices = self.indices(step)
+    def _build_order_context(self, step: int, epoch: int, seed_index: int) -> OrderContext:
+        """Return the context of an order. Its generators are seeded with `seed_index`, an epoch or a step."""
+        return OrderContext(step, self.total_steps, epoch, lambda purpose: self._seed_generator(purpose, seed_index))
+
+    def get_token_ids(self, step: int) -> tuple[Int64[Tensor, "batch width"], Bool[Tensor, "batch width"] | None]:
+        """Return the token ids and attention mask of a step. For next-token prediction, rows have one extra token."""
+        indices = self.get_example_indices(step)
+        max_width = self._get_max_length(step) + self.target.is_causal
         if isinstance(self.encoded, TokenStream):
-            block, attention_mask = self._windows[indices].long(), None
-        else:
-            width = self.encoded.width(indices, self.context + self.target.is_causal)
-            block, attention_mask = self.encoded.pad_rows(indices, width, self.pad_id)
+            # Indices of blocks select windows; positions of all their tokens select single tokens.
+            token_ids = gather_token_ids(self._windows if indices.dim() == 1 else self.encoded.token_ids, indices)
+            return token_ids[:, :max_width], None
+        width = self.encoded.compute_batch_width(indices, max_width)
+        return self.encoded.pad_rows(indices, width, self.pad_id)
+
+    def get_batch(self, step: int) -> Batch:
+        """Return the batch of a step, with the treatment of rare and unknown words that `[data]` configures."""
+        token_ids, attention_mask = self.get_token_ids(step)
         if self.word_dropout:
-            block = self._replace_with_unknown(block, step)
+            token_ids = self._replace_with_unknown(token_ids, step)
         if self.target.is_causal:
             if self._token_counts is None:
-                return Batch(*split_inputs_and_labels(block, attention_mask))
-            return Batch(*self._apply_rare_word_treatment(block, attention_mask, step))
+                return Batch(*split_inputs_and_labels(token_ids, attention_mask))
+            return Batch(*self._apply_rare_word_treatment(token_ids, attention_mask, step))
         assert isinstance(self.encoded, TokenRows)
         assert self.encoded.labels is not None
-        return Batch(block, self.encoded.labels[indices], attention_mask)
+        return Batch(token_ids, self.encoded.labels[self.get_example_indices(step)], attention_mask)
 
-    def digest(self, num_steps: int) -> str:
-        """Return a SHA-256 over the examples in the first `num_steps` steps and the settings that shape them."""
-        values = (len(self.encoded), self.context, self.size, self.word_dropout, num_steps)
-        settings = " ".join([type(self.encoded).__name__, *map(str, values)])
-        if self.is_grouped_by_length:
-            settings += " by length"
+    def compute_digest(self, num_steps: int) -> str:
+        """Return a SHA-256 of the examples in the first `num_steps` steps and of the settings that shape them."""
+        settings = (len(self.encoded), self.context, self.batch_size, self.word_dropout, num_steps)
+        settings_text = " ".join([type(self.encoded).__name__, *map(str, settings)])
+        if self.order_config.kind == "by-length":
+            settings_text += " by length"
+        elif self.order_config.kind not in ("random", "shuffled"):
+            settings_text += f" {self.order_config}"
         if self.rare_words != RareWordsConfig():
-            settings += f" {self.rare_words.model_dump_json()}"
-        digest = hashlib.sha256(settings.encode())
+            settings_text += f" {self.rare_words.model_dump_json()}"
+        digest = hashlib.sha256(settings_text.encode())
         for step in range(num_steps):
-            digest.update(self.indices(step).numpy().tobytes())
+            digest.update(self.get_example_indices(step).numpy().tobytes())
         return digest.hexdigest()
 
-    def _compute_epoch_order(self, epoch: int) -> Int64[Tensor, "items"]:
-        """Return an epoch's examples in random order; a stream's blocks are given as token offsets."""
-        order = torch.randperm(self.items, generator=self._seed_generator("order", epoch))
-        if isinstance(self.encoded, TokenRows):
-            return self._group_by_length(order, self.encoded, epoch) if self.is_grouped_by_length else order
-        num_phases = min(self.context, len(self.encoded) - self.items * self.context)
-        phase = torch.randint(num_phases, (1,), generator=self._seed_generator("phase", epoch))
-        return order * self.context + phase
+    def _replace_with_unknown(self, token_ids: Int64[Tensor, "batch width"], step: int) -> Int64[Tensor, "batch width"]:
+        """Replace random words with the unknown token, as `data.word_dropout` configures.
 
-    def _group_by_length(self, order: Int64[Tensor, "items"], rows: TokenRows, epoch: int) -> Int64[Tensor, "items"]:
-        """Reorder an epoch's examples so that each batch has rows of similar length.
-
-        Sorts by length within large windows of the random order, then shuffles the batches. An incomplete batch stays
-        last.
+        Inputs and labels are split afterwards, so the replacement affects both.
         """
-        lengths = rows.grouping_lengths
-        windows = [
-            window[lengths[window].argsort(stable=True)] for window in order.split(LENGTH_GROUPING_BATCHES * self.size)
-        ]
-        num_full = self.items // self.size * self.size
-        order = torch.cat(windows)
-        batches = order[:num_full].view(-1, self.size)
-        batch_order = torch.randperm(len(batches), generator=self._seed_generator("batches by length", epoch))
-        return torch.cat((batches[batch_order].flatten(), order[num_full:]))
-
-    def _replace_with_unknown(self, block: Int64[Tensor, "batch width"], step: int) -> Int64[Tensor, "batch width"]:
-        """Replace random words with the unknown token, (batch, width).
-
-        This happens before inputs and labels are separated, so both see the replacement.
-        """
-        is_replaced = torch.rand(block.shape, generator=self._seed_generator("unknown", step)) < self.word_dropout
+        is_replaced = torch.rand(token_ids.shape, generator=self._seed_generator("unknown", step)) < self.word_dropout
         if self._special_ids.numel():
-            is_replaced &= ~torch.isin(block, self._special_ids)
+            is_replaced &= ~torch.isin(token_ids, self._special_ids)
         assert self.unk_id is not None
-        return block.masked_fill(is_replaced, self.unk_id)
+        return token_ids.masked_fill(is_replaced, self.unk_id)
 
     def _apply_rare_word_treatment(
-        self, block: Int64[Tensor, "batch width"], attention_mask: Bool[Tensor, "batch width"] | None, step: int
+        self, token_ids: Int64[Tensor, "batch width"], attention_mask: Bool[Tensor, "batch width"] | None, step: int
     ) -> tuple[Int64[Tensor, "batch length"], Int64[Tensor, "batch length"], Bool[Tensor, "batch length"] | None]:
-        """Return inputs, labels and mask; apply `data.rare_words` to words that occur once in train."""
+        """Return input ids, labels and mask; apply `data.rare_words` to words that occur once in train."""
         assert self._token_counts is not None
-        occurs_once = self._token_counts[block] == 1
-        is_replaced = occurs_once & self._sample_mask(block, self.rare_words.unknown, "once unknown", step)
-        block = block.masked_fill(is_replaced, self.unk_id) if self.unk_id is not None else block
-        inputs, labels, mask = split_inputs_and_labels(block, attention_mask)
+        shape, rare_words = token_ids.shape, self.rare_words
+        occurs_once = self._token_counts[token_ids] == 1
+        is_replaced = occurs_once & self._sample_mask(shape, rare_words.unknown, "once unknown", step)
+        token_ids = token_ids.masked_fill(is_replaced, self.unk_id) if self.unk_id is not None else token_ids
+        input_ids, labels, label_mask = split_inputs_and_labels(token_ids, attention_mask)
         is_remaining = occurs_once & ~is_replaced
-        is_hidden = is_remaining & self._sample_mask(block, self.rare_words.unknown_input, "once hidden", step)
+        is_hidden = is_remaining & self._sample_mask(shape, rare_words.unknown_input, "once hidden", step)
         if self.unk_id is not None:
-            inputs = inputs.masked_fill(is_hidden[:, :-1], self.unk_id)
+            input_ids = input_ids.masked_fill(is_hidden[:, :-1], self.unk_id)
         unseen_ids = self._unseen_ids
-        if self.rare_words.unseen_target and unseen_ids.numel():
-            is_retargeted = is_remaining & self._sample_mask(block, self.rare_words.unseen_target, "once unseen", step)
+        if rare_words.unseen_target and unseen_ids.numel():
+            is_retargeted = is_remaining & self._sample_mask(shape, rare_words.unseen_target, "once unseen", step)
             random_ids = unseen_ids[
                 torch.randint(unseen_ids.numel(), labels.shape, generator=self._seed_generator("unseen words", step))
             ]
             labels = torch.where(is_retargeted[:, 1:] & (labels != IGNORE_INDEX), random_ids, labels)
-        return inputs, labels, mask
+        return input_ids, labels, label_mask
 
-    def _sample_mask(self, block: Tensor, probability: float, purpose: str, step: int) -> Bool[Tensor, "batch width"]:
-        """Return a random mask with the same shape as `block`, True with this probability."""
-        return torch.rand(block.shape, generator=self._seed_generator(purpose, step)) < probability
+    def _sample_mask(
+        self, shape: torch.Size, probability: float, purpose: str, step: int
+    ) -> Bool[Tensor, "batch width"]:
+        """Return a random mask of this shape, True with this probability at each position."""
+        return torch.rand(shape, generator=self._seed_generator(purpose, step)) < probability
 
-    def _seed_generator(self, purpose: str, index: int) -> torch.Generator:
-        """Return the generator, seeded for this purpose and this step or epoch."""
-        return self._generator.manual_seed(rng.derive_seed(self.seed, purpose, index))
+    def _seed_generator(self, purpose: str, epoch_or_step: int) -> torch.Generator:
+        """Return the generator, seeded for a purpose and an epoch or step."""
+        return self._generator.manual_seed(rng.derive_seed(self.seed, purpose, epoch_or_step))
 
 
-def _collect_special_ids(tokenizer: TokenizerProtocol) -> Int64[Tensor, "kept"]:
+def _describe_training_items(encoded: EncodedSplit, batch_size: int, context: int) -> TrainingItems:
+    """Return what an order may know about the training split."""
+    is_stream = isinstance(encoded, TokenStream)
+    return TrainingItems(
+        count=max(1, (len(encoded) - context) // context) if is_stream else len(encoded),
+        batch_size=batch_size,
+        context=context,
+        num_tokens=encoded.token_ids.numel(),
+        row_starts=encoded.row_offsets,
+        row_documents=encoded.row_documents,
+        grouping_lengths=None if isinstance(encoded, TokenStream) else encoded.grouping_lengths,
+    )
+
+
+def _collect_special_ids(tokenizer: TokenizerProtocol) -> Int64[Tensor, "special_tokens"]:
     """Return the ids of the padding, start and stop tokens."""
-    ids = (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
-    return torch.tensor(sorted({token_id for token_id in ids if token_id is not None}), dtype=torch.int64)
+    special_ids = (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id)
+    return torch.tensor(sorted({token_id for token_id in special_ids if token_id is not None}), dtype=torch.int64)
 
 
 def _check_stream_length(stream: TokenStream, context: int) -> None:
     """Raise `DataError` if the stream is too short for one block."""
     if len(stream) <= context:
         raise DataError(
-            f"{stream.name}: the text has {len(stream)} tokens, and one block of context {context} needs "
-            f"{context + 1}; give more text or set model.context below {max(len(stream), 2)}"
+            f"{stream.name}: the text has only {len(stream)} tokens, but a block of context {context} requires "
+            f"{context + 1}; add text or set model.context below {max(len(stream), 2)}"
         )

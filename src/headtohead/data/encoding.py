@@ -1,6 +1,6 @@
-"""Splits as token tensors: one stream of tokens, or rows.
+"""Encode splits as token ids: either one stream, or separate rows.
 
-Tokens may be memory-mapped in a small integer type (`token_cache`); batches convert them to int64.
+Token ids may be memory-mapped in a small integer type (see `token_cache`); batches convert them to int64.
 """
 
 from __future__ import annotations
@@ -12,85 +12,92 @@ import torch
 from jaxtyping import Bool, Int64, Integer
 from torch import Tensor
 
-from headtohead.config.data import DataConfig
+from headtohead.config.tables.data import DataConfig
 from headtohead.data.splits import Split
-from headtohead.data.tokenizers import TokenizerProtocol
+from headtohead.data.tokenization.tokenizers import TokenizerProtocol
 from headtohead.errors import DataError
+
+SIGNED_DTYPES = {torch.uint16: torch.int16, torch.uint32: torch.int32}
 
 
 @dataclass(frozen=True)
 class TokenStream:
-    """A split as one sequence of tokens."""
+    """A split as one sequence of tokens. Its length is the number of tokens."""
 
     name: str
-    tokens: Integer[Tensor, "tokens"]
-    counts: Int64[Tensor, "vocab"] | None = None
-    """number of occurrences of each token, if already known"""
-    offsets: Int64[Tensor, "rows_and_one"] | None = None
+    token_ids: Integer[Tensor, "tokens"]
+    token_counts: Int64[Tensor, "vocab"] | None = None
+    """number of occurrences of each vocabulary token, if already known"""
+    row_offsets: Int64[Tensor, "rows_and_one"] | None = None
     """where each row starts, and where the last one ends, if known"""
-    documents: Int64[Tensor, "rows"] | None = None
-    """the document of each row; None if each row is its own document"""
+    row_documents: Int64[Tensor, "rows"] | None = None
+    """document index of each row; None if each row is its own document"""
 
     def __len__(self) -> int:
-        return self.tokens.numel()
+        return self.token_ids.numel()
 
-    def find_documents(self, positions: Int64[Tensor, "positions"]) -> Int64[Tensor, "positions"]:
-        """Return the documents that the tokens at these positions belong to; 0 if the rows are not known."""
-        if self.offsets is None:
+    def find_document_indices(self, positions: Int64[Tensor, "positions"]) -> Int64[Tensor, "positions"]:
+        """Return the document index of the token at each position; 0 if row boundaries are unknown."""
+        if self.row_offsets is None:
             return torch.zeros_like(positions)
-        rows = torch.searchsorted(self.offsets, positions, right=True) - 1
-        return rows if self.documents is None else self.documents[rows]
+        row_indices = torch.searchsorted(self.row_offsets, positions, right=True) - 1
+        return row_indices if self.row_documents is None else self.row_documents[row_indices]
 
 
 @dataclass(frozen=True)
 class TokenRows:
-    """A split as rows of tokens, concatenated. Language-model rows include their start and stop tokens."""
+    """A split as rows of tokens, stored concatenated. Language-model rows include start and stop tokens."""
 
     name: str
-    tokens: Integer[Tensor, "tokens"]
-    offsets: Int64[Tensor, "rows_and_one"]
+    token_ids: Integer[Tensor, "tokens"]
+    row_offsets: Int64[Tensor, "rows_and_one"]
+    """where each row starts, and where the last one ends"""
     labels: Int64[Tensor, "rows"] | None = None
+    """class index of each row, for classification"""
     pad_to_longest: bool = False
     """pad batches to their longest row instead of to the context length"""
     num_pretruncated: int = 0
-    """the number of rows already truncated by a tokenizer that keeps its special tokens around the remaining text"""
-    counts: Int64[Tensor, "vocab"] | None = None
-    """number of occurrences of each token, if already known"""
-    documents: Int64[Tensor, "rows"] | None = None
-    """the document of each row; None if each row is its own document"""
+    """number of rows already truncated by a tokenizer that keeps its special tokens around the remaining text"""
+    token_counts: Int64[Tensor, "vocab"] | None = None
+    """number of occurrences of each vocabulary token, if already known"""
+    row_documents: Int64[Tensor, "rows"] | None = None
+    """document index of each row; None if each row is its own document"""
 
     def __len__(self) -> int:
-        return self.offsets.numel() - 1
+        return self.row_offsets.numel() - 1
 
     @property
-    def lengths(self) -> Int64[Tensor, "rows"]:
+    def row_lengths(self) -> Int64[Tensor, "rows"]:
         """The number of tokens in each row."""
-        return self.offsets.diff()
+        return self.row_offsets.diff()
 
     @property
     def grouping_lengths(self) -> Int64[Tensor, "rows"]:
-        """The length by which similar rows are grouped into batches."""
-        return self.lengths
+        """The lengths by which rows are sorted, so that rows of similar length share a batch."""
+        return self.row_lengths
 
-    def count_truncated(self, context: int) -> int:
-        """Return the number of rows that are truncated for a model with this context length."""
-        limit = context if self.labels is not None else context + 1
-        return self.num_pretruncated + int((self.lengths > limit).sum())
+    def count_truncated_rows(self, context: int) -> int:
+        """Return the number of rows that exceed this context length and are truncated."""
+        max_tokens = context if self.labels is not None else context + 1
+        return self.num_pretruncated + int((self.row_lengths > max_tokens).sum())
 
-    def width(self, row_indices: Int64[Tensor, "batch"], context: int) -> int:
-        """Return the width of a batch of these rows: the context length or, if allowed and shorter, the longest row."""
-        longest = int((self.offsets[row_indices + 1] - self.offsets[row_indices]).max())
-        return min(context, longest) if self.pad_to_longest else context
+    def compute_batch_width(self, row_indices: Int64[Tensor, "batch"], max_width: int) -> int:
+        """Return the width to which the rows of a batch are padded: `max_width`, or the length of the longest row if
+        it is shorter and padding is to the longest row.
+        """
+        longest = int((self.row_offsets[row_indices + 1] - self.row_offsets[row_indices]).max())
+        return min(max_width, longest) if self.pad_to_longest else max_width
 
     def pad_rows(
         self, row_indices: Int64[Tensor, "batch"], width: int, pad_id: int
     ) -> tuple[Int64[Tensor, "batch width"], Bool[Tensor, "batch width"]]:
-        """Return rows truncated or right-padded to `width`, and their attention mask, both (batch, width)."""
-        starts, lengths = self.offsets[row_indices], (self.offsets[row_indices + 1] - self.offsets[row_indices])
+        """Return the token ids of rows, truncated or right-padded to `width`, and their attention mask."""
+        row_starts, row_ends = self.row_offsets[row_indices], self.row_offsets[row_indices + 1]
         columns = torch.arange(width)
-        attention_mask = columns < lengths[:, None]
-        token_indices = (starts[:, None] + columns).clamp_(max=self.tokens.numel() - 1)
-        return self.tokens[token_indices].long().masked_fill_(~attention_mask, pad_id), attention_mask
+        attention_mask = columns < (row_ends - row_starts)[:, None]
+        positions = (row_starts[:, None] + columns).clamp_(max=self.token_ids.numel() - 1)
+        token_ids = gather_token_ids(self.token_ids, positions)
+        return token_ids.masked_fill_(~attention_mask, pad_id), attention_mask
 
 
 EncodedSplit = TokenStream | TokenRows
@@ -98,16 +105,19 @@ EncodedSplit = TokenStream | TokenRows
 
 def encode_split(split: Split, tokenizer: TokenizerProtocol, data: DataConfig, *, has_labels: bool) -> EncodedSplit:
     """Encode a split as a stream or as rows, according to `data.rows` and the task."""
-    ids = encode_row_range(split, split.rows, 0, tokenizer, data, has_labels=has_labels)
-    if is_stream(data, has_labels=has_labels):
+    ids_by_row = encode_row_range(split, split.rows, 0, tokenizer, data, has_labels=has_labels)
+    if uses_token_stream(data, has_labels=has_labels):
         return TokenStream(
-            split.name, flatten_token_ids(ids), offsets=compute_offsets(ids), documents=number_documents(split)
+            split.name,
+            flatten_token_ids(ids_by_row),
+            row_offsets=compute_row_offsets(ids_by_row),
+            row_documents=get_row_documents(split),
         )
-    return build_token_rows(split, ids, has_labels=has_labels)
+    return build_token_rows(split, ids_by_row, has_labels=has_labels)
 
 
-def is_stream(data: DataConfig, *, has_labels: bool) -> bool:
-    """Return whether splits are encoded as one stream of tokens."""
+def uses_token_stream(data: DataConfig, *, has_labels: bool) -> bool:
+    """Return whether each split is encoded as one stream of tokens."""
     return not has_labels and data.rows == "stream"
 
 
@@ -120,30 +130,38 @@ def encode_row_range(
     *,
     has_labels: bool,
 ) -> list[list[int]]:
-    """Encode consecutive rows of a split.
+    """Return the token ids of consecutive rows of a split.
 
-    In a stream, the separator follows each row but the last one in the split. Otherwise rows are enclosed in start and
-    stop tokens, if the tokenizer has them. `first_row` is the index of `rows[0]` in the split.
+    In a stream, a separator follows each row except the last row of the split. Otherwise rows are enclosed in start and
+    stop tokens, if the tokenizer has them.
+
+    Args:
+        split: The split to which the rows belong.
+        rows: The rows to encode.
+        first_row: Index of `rows[0]` in the split.
+        tokenizer: Tokenizer of the corpus.
+        data: Settings of the corpus.
+        has_labels: Whether the task uses labels.
     """
-    if is_stream(data, has_labels=has_labels):
+    if uses_token_stream(data, has_labels=has_labels):
         separator = "" if tokenizer.kind == "words" else split.separator  # word tokenizers ignore whitespace
-        separated = [row + separator for row in rows]
-        if separated and first_row + len(rows) == len(split.rows):
-            separated[-1] = rows[-1]
-        return tokenizer.encode_batch(separated)
+        separated_rows = [row + separator for row in rows]
+        if separated_rows and first_row + len(rows) == len(split.rows):
+            separated_rows[-1] = rows[-1]
+        return tokenizer.encode_batch(separated_rows)
     if not has_labels and (tokenizer.bos_id is None or tokenizer.eos_id is None):
-        raise DataError('rows = "sentences" needs a start and a stop token, and the tokenizer has none')
-    ids = tokenizer.encode_batch(rows)
+        raise DataError('rows = "sentences" requires start and stop tokens, but the tokenizer has none')
+    ids_by_row = tokenizer.encode_batch(rows)
     if tokenizer.bos_id is not None and tokenizer.eos_id is not None:
-        ids = [[tokenizer.bos_id, *row, tokenizer.eos_id] for row in ids]
-    if empty_rows := [i for i, row in enumerate(ids) if not row]:
+        ids_by_row = [[tokenizer.bos_id, *row_ids, tokenizer.eos_id] for row_ids in ids_by_row]
+    if empty_rows := [i for i, row_ids in enumerate(ids_by_row) if not row_ids]:
         raise DataError(f"{split.name}: row {first_row + empty_rows[0] + 1} has no tokens: {rows[empty_rows[0]]!r}")
-    return ids
+    return ids_by_row
 
 
 def build_token_rows(
     split: Split,
-    token_ids: Sequence[Sequence[int]],
+    ids_by_row: Sequence[Sequence[int]],
     *,
     has_labels: bool,
     pad_to_longest: bool = False,
@@ -151,41 +169,57 @@ def build_token_rows(
 ) -> TokenRows:
     """Build `TokenRows` from the token ids of each row in a split.
 
-    `num_pretruncated` is the number of rows that the tokenizer has already truncated.
+    Args:
+        split: The split to which the rows belong.
+        ids_by_row: Token ids of each row.
+        has_labels: Whether the task uses labels.
+        pad_to_longest: Pad batches to their longest row instead of the context length.
+        num_pretruncated: Number of rows that the tokenizer has already truncated.
     """
     labels = torch.tensor(split.labels) if has_labels and split.labels is not None else None
     return TokenRows(
         split.name,
-        flatten_token_ids(token_ids),
-        compute_offsets(token_ids),
+        flatten_token_ids(ids_by_row),
+        compute_row_offsets(ids_by_row),
         labels,
         pad_to_longest,
         num_pretruncated,
-        documents=number_documents(split),
+        row_documents=get_row_documents(split),
     )
 
 
-def number_documents(split: Split) -> Int64[Tensor, "rows"] | None:
-    """Return the index of each row's document; None if each row is its own document."""
+def gather_token_ids(token_ids: Tensor, positions: Tensor) -> Int64[Tensor, "..."]:
+    """Return the token ids of an encoded split at these positions, as int64.
+
+    Splits are stored in unsigned types, which versions of torch up to 2.9 cannot index.
+    """
+    if token_ids.dtype not in SIGNED_DTYPES:
+        return token_ids[positions].long()
+    num_values: int = 2 ** (8 * token_ids.element_size())
+    return token_ids.view(SIGNED_DTYPES[token_ids.dtype])[positions].long() & (num_values - 1)
+
+
+def get_row_documents(split: Split) -> Int64[Tensor, "rows"] | None:
+    """Return the document indices for an encoded split: one per row, or None if each row is its own document."""
     if not split.documents:
         return None
     if len(split.document_ids):
         return torch.as_tensor(split.document_ids, dtype=torch.int64)
-    return torch.zeros(len(split.rows), dtype=torch.int64)
+    return torch.zeros(1, dtype=torch.int64).expand(len(split.rows))  # takes no memory
 
 
-def compute_offsets(rows: Sequence[Sequence[int]]) -> Int64[Tensor, "rows_and_one"]:
-    """Return where each row starts, and where the last one ends, (rows + 1,)."""
-    return torch.tensor([0, *map(len, rows)]).cumsum(0)
+def compute_row_offsets(ids_by_row: Sequence[Sequence[int]]) -> Int64[Tensor, "rows_and_one"]:
+    """Return where each row starts in the concatenated token ids, followed by the end of the last row."""
+    return torch.tensor([0, *map(len, ids_by_row)]).cumsum(0)
 
 
-def flatten_token_ids(rows: Sequence[Sequence[int]]) -> Int64[Tensor, "tokens"]:
+def flatten_token_ids(ids_by_row: Sequence[Sequence[int]]) -> Int64[Tensor, "tokens"]:
     """Return the token ids of all rows, concatenated."""
-    return torch.tensor([token_id for row in rows for token_id in row], dtype=torch.int64)
+    return torch.tensor([token_id for row_ids in ids_by_row for token_id in row_ids], dtype=torch.int64)
 
 
 def count_tokens(encoded: EncodedSplit, vocab_size: int) -> Int64[Tensor, "vocab"]:
-    """Return the number of occurrences of each token in a split, (vocab,)."""
-    if encoded.counts is not None and encoded.counts.numel() == vocab_size:
-        return encoded.counts
-    return torch.bincount(encoded.tokens.long(), minlength=vocab_size)
+    """Return the number of occurrences of each vocabulary token in an encoded split."""
+    if encoded.token_counts is not None and encoded.token_counts.numel() == vocab_size:
+        return encoded.token_counts
+    return torch.bincount(encoded.token_ids.long(), minlength=vocab_size)

@@ -1,4 +1,4 @@
-"""Build errors for invalid and missing files.
+"""Build errors for invalid and missing corpus and tokenizer files.
 
 An error lists every issue with its location, up to a limit so that it fits on one screen.
 """
@@ -10,32 +10,38 @@ from pathlib import Path
 
 from headtohead.errors import DataError, ValidationIssue, suggest
 
-MAX_ITEMS_SHOWN = 10
+MAX_LISTED_ITEMS = 10
 
 
 def build_file_error(
     path: str | Path, issues: Sequence[ValidationIssue], *, num_errors: int | None = None
 ) -> DataError:
-    """Return the error for a file with these issues. `num_errors` is the total if only some issues are given."""
+    """Return an error that lists the issues in a file.
+
+    Args:
+        path: Path of the file.
+        issues: The issues to list.
+        num_errors: Total number of issues, if `issues` contains only some of them.
+    """
     num_errors = len(issues) if num_errors is None else num_errors
     lines = [f"{path}: {num_errors} error{'s' if num_errors != 1 else ''}"]
-    lines += ["  " + str(issue).replace("\n", "\n  ") for issue in issues[:MAX_ITEMS_SHOWN]]
-    if num_errors > MAX_ITEMS_SHOWN:
-        lines.append(f"  and {num_errors - MAX_ITEMS_SHOWN} more")
+    lines += ["  " + str(issue).replace("\n", "\n  ") for issue in issues[:MAX_LISTED_ITEMS]]
+    if num_errors > MAX_LISTED_ITEMS:
+        lines.append(f"  and {num_errors - MAX_LISTED_ITEMS} more")
     return DataError("\n".join(lines))
 
 
 def build_missing_path_error(path: Path) -> DataError:
-    """Return the error for a missing path, with the most similar name in its folder."""
+    """Return the error for a missing path, with a suggestion of the most similar name in its folder."""
     folder = path.parent
     if path.exists():
         return DataError(f"{path}: neither a regular file nor a folder")
     if not folder.is_dir():
         return DataError(f"{path}: no such file; the folder {folder} does not exist either")
-    names = list_folder_entries(folder)
-    suggestion = suggest(path.name, names)
+    entry_names = list_folder_entries(folder)
+    suggestion = suggest(path.name, entry_names)
     hint = f"; did you mean {suggestion!r}?" if suggestion else ""
-    return DataError(f"{path}: no such file or folder{hint} ({folder} contains: {format_name_list(names)})")
+    return DataError(f"{path}: no such file or folder{hint} ({folder} contains: {format_name_list(entry_names)})")
 
 
 def list_folder_entries(folder: Path) -> list[str]:
@@ -44,6 +50,6 @@ def list_folder_entries(folder: Path) -> list[str]:
 
 
 def format_name_list(names: Sequence[str]) -> str:
-    """Return names separated by commas, truncated to `MAX_ITEMS_SHOWN`."""
-    listed_names = ", ".join(names[:MAX_ITEMS_SHOWN]) or "nothing"
-    return f"{listed_names} and {len(names) - MAX_ITEMS_SHOWN} more" if len(names) > MAX_ITEMS_SHOWN else listed_names
+    """Return names of files for an error message, separated by commas and truncated to `MAX_LISTED_ITEMS`."""
+    listed_names = ", ".join(names[:MAX_LISTED_ITEMS]) or "nothing"
+    return f"{listed_names} and {len(names) - MAX_LISTED_ITEMS} more" if len(names) > MAX_LISTED_ITEMS else listed_names

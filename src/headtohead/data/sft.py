@@ -1,13 +1,10 @@
-"""Training rows whose prompts are excluded from the loss, as in supervised fine-tuning and distillation.
-
-Text used for distillation is split into fixed rows, so that teacher outputs can be cached per row and reused across
-trials.
-"""
+"""Rows whose prompts are excluded from the loss, for supervised fine-tuning (SFT) and distillation."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from jaxtyping import Int64
@@ -15,32 +12,32 @@ from torch import Tensor
 
 from headtohead.config.tasks import Target
 from headtohead.data.batches import IGNORE_INDEX, Batch, BatchSchedule
-from headtohead.data.encoding import EncodedSplit, TokenRows, TokenStream, compute_offsets, flatten_token_ids
-from headtohead.data.examples import EvaluationExamples
-from headtohead.data.splits import select_evenly_spaced
+from headtohead.data.encoding import TokenRows, compute_row_offsets, flatten_token_ids
+from headtohead.data.evaluation_examples import EvaluationExamples
 
 
 @dataclass(frozen=True)
 class PromptedRows(TokenRows):
-    """Rows that start with a prompt, whose tokens are inputs but are not predicted."""
+    """Rows that start with a prompt. Prompt tokens are inputs but are not predicted."""
 
     prompt_lengths: Int64[Tensor, "rows"] | None = None
-    """prompt tokens per row; None if only the first token is a prompt"""
+    """number of prompt tokens per row; None if only the first token is a prompt"""
 
     @property
     def grouping_lengths(self) -> Int64[Tensor, "rows"]:
-        """The prompt lengths.
+        """The prompt lengths, by which rows are sorted so that rows of similar length share a batch.
 
-        Completions may differ between students, but the grouping must not, so that all students see the same documents.
+        Completions may differ between students, but all students must see the same documents in a batch, so the lengths
+        of completions have no influence.
         """
-        return self.lengths if self.prompt_lengths is None else self.prompt_lengths
+        return self.row_lengths if self.prompt_lengths is None else self.prompt_lengths
 
     def to_lists(self) -> list[list[int]]:
         """Return the token ids of each row."""
-        return [row.tolist() for row in self.tokens.tensor_split(self.offsets[1:-1])]
+        return [row.tolist() for row in self.token_ids.tensor_split(self.row_offsets[1:-1])]
 
-    def masked(self, batch: Batch, row_indices: Int64[Tensor, "batch"]) -> Batch:
-        """Return a batch of these rows with the prompt labels excluded from the loss."""
+    def exclude_prompts_from_loss(self, batch: Batch, row_indices: Int64[Tensor, "batch"]) -> Batch:
+        """Return a batch of the rows `row_indices` in which the labels of prompt tokens are `IGNORE_INDEX`."""
         if self.prompt_lengths is None:
             return batch
         columns = torch.arange(batch.labels.shape[1])
@@ -49,64 +46,61 @@ class PromptedRows(TokenRows):
 
 
 def build_prompted_rows(
-    name: str, rows: Sequence[Sequence[int]], prompt_lengths: Sequence[int] | None = None, *, num_truncated: int = 0
+    name: str,
+    ids_by_row: Sequence[Sequence[int]],
+    prompt_lengths: Sequence[int] | None = None,
+    *,
+    num_truncated_rows: int = 0,
 ) -> PromptedRows:
     """Build `PromptedRows` from the token ids of each row.
 
-    `num_truncated` is the number of rows whose prompt has been truncated.
+    Args:
+        name: Name of the split.
+        ids_by_row: Token ids of each row, prompt included.
+        prompt_lengths: Number of prompt tokens of each row.
+        num_truncated_rows: Number of rows whose prompt has been truncated.
     """
     return PromptedRows(
         name,
-        flatten_token_ids(rows),
-        compute_offsets(rows),
+        flatten_token_ids(ids_by_row),
+        compute_row_offsets(ids_by_row),
         pad_to_longest=prompt_lengths is not None,
-        num_pretruncated=num_truncated,
+        num_pretruncated=num_truncated_rows,
         prompt_lengths=None if prompt_lengths is None else torch.tensor(list(prompt_lengths), dtype=torch.int64),
     )
-
-
-def split_into_fixed_rows(encoded: EncodedSplit, context: int, max_rows: int | None = None) -> list[list[int]]:
-    """Split an encoded split into rows of at most `context` + 1 tokens, identical in every trial.
-
-    A stream becomes consecutive blocks in which every token but the first is predicted once. At most `max_rows` rows
-    are returned, evenly spaced.
-    """
-    if isinstance(encoded, TokenStream):
-        windows = encoded.tokens.unfold(0, context + 1, context)
-        rows = [windows[i].tolist() for i in select_evenly_spaced(len(windows), max_rows)]
-    else:
-        starts = encoded.offsets.tolist()
-        rows = [
-            encoded.tokens[starts[i] : min(starts[i + 1], starts[i] + context + 1)].tolist()
-            for i in select_evenly_spaced(len(encoded), max_rows)
-        ]
-    return rows
 
 
 class PromptedBatchSchedule(BatchSchedule):
     """Training batches of prompted rows."""
 
-    def batch(self, step: int) -> Batch:
-        batch = super().batch(step)
+    def get_batch(self, step: int) -> Batch:
+        """Return the batch of a step, with prompts excluded from the loss."""
+        batch = super().get_batch(step)
         assert isinstance(self.encoded, PromptedRows)
-        return self.encoded.masked(batch, self.indices(step))
+        return self.encoded.exclude_prompts_from_loss(batch, self.get_example_indices(step))
 
 
 @dataclass(frozen=True)
 class PromptedEvaluationExamples(EvaluationExamples):
     """Held-out prompted rows, scored only on the tokens after the prompt."""
 
-    def _rows(self, rows: TokenRows, batch_size: int) -> Iterator[Batch]:
+    @cached_property
+    def prediction_counts(self) -> Int64[Tensor, "examples"]:
+        """The number of predicted tokens per example."""
+        rows = self.encoded
         assert isinstance(rows, PromptedRows)
-        for batch in super()._rows(rows, batch_size):
+        num_labels = (rows.row_lengths - 1).clamp(max=self.context)
+        num_prompt_labels = torch.zeros_like(num_labels) if rows.prompt_lengths is None else rows.prompt_lengths - 1
+        return (num_labels - num_prompt_labels).clamp_min(0)
+
+    def _iter_row_batches(self, rows: TokenRows, batch_size: int) -> Iterator[Batch]:
+        """Yield batches of padded rows, with prompts excluded from the loss."""
+        assert isinstance(rows, PromptedRows)
+        for batch in super()._iter_row_batches(rows, batch_size):
             assert batch.example_indices is not None
-            yield rows.masked(batch, batch.example_indices)
+            yield rows.exclude_prompts_from_loss(batch, batch.example_indices)
 
 
 def build_prompted_examples(rows: PromptedRows, context: int, pad_id: int) -> PromptedEvaluationExamples:
     """Build the evaluation examples for prompted rows; only completions are scored."""
-    num_predictable = (rows.lengths - 1).clamp(max=context)
-    num_prompt = torch.zeros_like(num_predictable) if rows.prompt_lengths is None else rows.prompt_lengths - 1
-    return PromptedEvaluationExamples(
-        rows, Target.NEXT_TOKEN, context, pad_id, (num_predictable - num_prompt).clamp_min(0)
-    )
+    return PromptedEvaluationExamples(rows, Target.NEXT_TOKEN, context, pad_id)

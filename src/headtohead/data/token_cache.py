@@ -1,14 +1,14 @@
 """Tokenized corpora on disk: built once, keyed by content, and memory-mapped by every training process.
 
-FOLDER, named by a hash of everything the tokens depend on (files, settings, the code of this package)
+FOLDER, named by a hash of all inputs that determine the tokens (files, settings, the code of this package)
   manifest.json       content and checksums; written last, so a folder that has it is complete
   tokenizer.json      the tokenizer
-  splitN.tokens       the tokens of a split, concatenated, as uint16 or uint32
+  splitN.tokens       the token ids of a split, concatenated, as uint16 or uint32
   splitN.offsets      where each row starts and the last one ends (int64)
-  splitN.documents    the document of each row (int64), if rows name their documents
+  splitN.documents    the document index of each row (int64), if rows name their documents
   splitN.counts       the frequency of each token of the vocabulary (int64)
-  splitN.labels       the class of each row (int64), for classification
-  splitN.text, .ends  the rows as text (`text_store`); vocabulary.* hold the vocabulary rows if they are not train's
+  splitN.labels       the class index of each row (int64), for classification
+  splitN.text, .ends  the rows as text (`text_store`); vocabulary.* contain the vocabulary rows if they are not train's
 
 A folder is built in three stages: text, tokenizer, then tokens in shards, which all cores encode and which are appended
 in order. Each shard adds a line to splitN.jsonl after its tokens. After an interruption, the part already written is
@@ -42,34 +42,38 @@ from typing import Any
 import numpy as np
 import torch
 
-from headtohead.atomic_io import (
-    compute_sha256,
-    get_cache_folder,
-    has_valid_checksum,
-    lock_cache_folder,
-    read_json,
-    read_json_object,
-    translate_disk_full_error,
-    write_bytes,
-    write_json,
+from headtohead.atomic_io import compute_sha256, translate_disk_full_error, write_bytes
+from headtohead.cache_folders import get_cache_folder, lock_cache_folder
+from headtohead.config.tables.data import DataConfig
+from headtohead.control_characters import escape_control_characters
+from headtohead.data.encoding import (
+    EncodedSplit,
+    TokenRows,
+    TokenStream,
+    encode_split,
+    get_row_documents,
+    uses_token_stream,
 )
-from headtohead.config.data import DataConfig
-from headtohead.data.encoding import EncodedSplit, TokenRows, TokenStream, encode_split, is_stream, number_documents
+from headtohead.data.mapped_arrays import memory_map_array
 from headtohead.data.sources import loading
-from headtohead.data.sources.registry import compute_code_digest
+from headtohead.data.sources.registry import compute_source_code_digest
 from headtohead.data.splits import Corpus, Split
-from headtohead.data.text_store import DiskTextRows, memory_map, write_text_rows
+from headtohead.data.text_store import DiskTextRows, write_text_rows
 from headtohead.data.token_shards import SplitTokenization, get_token_dtype, write_tokens
-from headtohead.data.tokenizers import TOKENIZER_FILE, CorpusTokenizer, train_tokenizer
-from headtohead.errors import DiskFullError, RunFolderError, escape_control_characters
+from headtohead.data.tokenization.tokenizers import TOKENIZER_FILE, CorpusTokenizer, train_tokenizer
+from headtohead.errors import DiskFullError, RunFolderError
+from headtohead.json_files import has_valid_json_checksum, read_json, read_json_object, write_json
 from headtohead.progress import ProgressCallback, StderrProgress
 
 SCHEMA_VERSION = 4
-MANIFEST_FILE, TEXTS_FILE = "manifest.json", "texts.json"
+MANIFEST_FILE = "manifest.json"
+"""describes a complete cache folder"""
+TEXTS_FILE = "texts.json"
+"""describes the texts and the tokenizer of a folder that is being built"""
 MAX_UNUSED_DAYS = 60
 LARGE_FILE_BYTES = 2**20
-"""size above which a file's checksum is kept, because rereading it takes long"""
-TIMESTAMP_NANOSECONDS = 2 * 10**9
+"""size above which a file's checksum is stored, because rereading the file takes long"""
+TIMESTAMP_RESOLUTION_NANOSECONDS = 2 * 10**9
 """a file that changed more recently may change again without changing its timestamps"""
 UNUSABLE_CACHE_ERRORS = (
     *(errno.EACCES, errno.EPERM, errno.EROFS),
@@ -83,7 +87,7 @@ SETTINGS_OUTSIDE_CACHE_KEY = {"word_dropout", "rare_words", "allow_overlap", "mo
 
 @dataclass(frozen=True)
 class TokenizedCorpus:
-    """A corpus, its tokenizer, and its splits as tokens."""
+    """A corpus, its tokenizer, and its splits as token ids."""
 
     corpus: Corpus
     tokenizer: CorpusTokenizer
@@ -93,7 +97,7 @@ class TokenizedCorpus:
 def load_tokenized_corpus(
     data: DataConfig, *, has_labels: bool, base_folder: Path = Path(), on_progress: ProgressCallback | None = None
 ) -> TokenizedCorpus:
-    """Return the corpus that `data` describes with its tokens mapped from disk; build it if it is not cached.
+    """Return the corpus that `data` describes with its token ids mapped from disk; build it if it is not cached.
 
     Falls back to memory if the cache folder cannot be created, written or locked.
     """
@@ -110,7 +114,7 @@ def load_tokenized_corpus(
 
 
 def tokenize_in_memory(data: DataConfig, *, has_labels: bool, base_folder: Path = Path()) -> TokenizedCorpus:
-    """Return the same corpus without using the disk. The reference implementation for the cache."""
+    """Return what `load_tokenized_corpus` returns, without using the disk. The reference implementation."""
     corpus = loading.load_corpus(data, has_labels=has_labels, base_folder=base_folder)
     tokenizer = train_tokenizer(data, corpus, base_folder=base_folder)
     encoded = {
@@ -123,7 +127,7 @@ def tokenize_in_memory(data: DataConfig, *, has_labels: bool, base_folder: Path 
 
 
 def build_cache_key(data: DataConfig, has_labels: bool, base_folder: Path) -> dict[str, Any]:
-    """Return everything that the tokens depend on as JSON values."""
+    """Return all inputs that determine the tokens, as JSON values."""
     source, request = loading.resolve_source(data, base_folder, has_labels=has_labels)
     files = source.list_files(request)
     if "path" in data.tokenizer.options:
@@ -131,26 +135,26 @@ def build_cache_key(data: DataConfig, has_labels: bool, base_folder: Path) -> di
         files |= {"tokenizer": tokenizer_path} if tokenizer_path.is_file() else {}
     return {
         "schema": SCHEMA_VERSION,
-        "code": [_hash_source_code(), compute_code_digest(source.name)],
+        "code": [_hash_source_code(), compute_source_code_digest(source.name)],
         "tokenizers": metadata.version("tokenizers"),
         "has_labels": has_labels,
         "data": data.model_dump(mode="json", exclude=SETTINGS_OUTSIDE_CACHE_KEY),
-        "files": {name: get_checksum(path) for name, path in sorted(files.items())},
+        "files": {name: get_file_checksum(path) for name, path in sorted(files.items())},
     }
 
 
-def get_checksum(path: Path) -> str:
-    """Return the SHA-256 of a cached file. A large file is reread only if it has changed."""
+def get_file_checksum(path: Path) -> str:
+    """Return the SHA-256 of a corpus file or a cached file. A large file is reread only if it has changed."""
     identity = _identify_file(path)
     if identity["size"] < LARGE_FILE_BYTES:
         return compute_sha256(path)
     record_path = get_cache_folder("checksums") / f"{_hash_json(str(path.resolve()))[:24]}.json"
     with contextlib.suppress(RunFolderError, OSError):
         record = read_json_object(record_path)
-        if has_valid_checksum(record) and record["file"] == identity:
+        if has_valid_json_checksum(record) and record["file"] == identity:
             return str(record["sha256"])
     now, sha256 = time.time_ns(), compute_sha256(path)
-    if now - identity["status_changed"] > TIMESTAMP_NANOSECONDS and _identify_file(path) == identity:
+    if now - identity["status_changed"] > TIMESTAMP_RESOLUTION_NANOSECONDS and _identify_file(path) == identity:
         with contextlib.suppress(OSError, DiskFullError):
             record_path.parent.mkdir(parents=True, exist_ok=True)
             write_json(record_path, {"file": identity, "sha256": sha256}, with_checksum=True)
@@ -158,9 +162,9 @@ def get_checksum(path: Path) -> str:
 
 
 def _identify_file(path: Path) -> dict[str, int]:
-    """Return the identity of a cached file, which changes with every write.
+    """Return what changes with every write to a file: size, inode and timestamps.
 
-    It includes the ctime, which a program cannot set.
+    The timestamps include the ctime, which a program cannot set.
     """
     stat = path.stat()
     return {
@@ -173,7 +177,7 @@ def _identify_file(path: Path) -> dict[str, int]:
 
 
 def _hash_source_code() -> str:
-    """Return a hash of this package's code: changing the rules for rows, splits or words changes the tokens."""
+    """Return a hash of this package's code: changing the rules for rows, splits or words changes the token ids."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())
@@ -188,13 +192,13 @@ def _hash_json(value: Any) -> str:
 
 
 def find_damaged_caches() -> dict[Path, str | None]:
-    """Read every byte of every complete cache folder; return each folder with its error or None."""
+    """Read every byte of every complete cache folder; return the error of each folder, or None if it is intact."""
     folders = sorted(path.parent for path in get_cache_folder("corpora").glob(f"*/{MANIFEST_FILE}"))
     return {folder: _find_cache_error(folder, compute_sha256) for folder in folders}
 
 
-def _find_cache_error(folder: Path, hash_file: Callable[[Path], str] = get_checksum) -> str | None:
-    """Return why a folder cannot be used, or None if it can."""
+def _find_cache_error(folder: Path, hash_file: Callable[[Path], str] = get_file_checksum) -> str | None:
+    """Return the reason why a cache folder is unusable, or None if it is valid."""
     if not (folder / MANIFEST_FILE).is_file():
         return "incomplete"
     try:
@@ -222,37 +226,41 @@ def _open_cache(folder: Path, data: DataConfig, has_labels: bool) -> TokenizedCo
     tokenizer = CorpusTokenizer.load(folder)
     encoded: dict[str, EncodedSplit] = {}
     for i, split in enumerate(corpus.splits.values()):
-        tokens = torch.from_numpy(memory_map(folder / f"split{i}.tokens", get_token_dtype(tokenizer)))
-        counts = torch.from_numpy(np.fromfile(folder / f"split{i}.counts", np.int64))
-        offsets = torch.from_numpy(memory_map(folder / f"split{i}.offsets", np.int64))
-        documents = number_documents(split)
-        if is_stream(data, has_labels=has_labels):
-            encoded[split.name] = TokenStream(split.name, tokens, counts, offsets, documents)
+        token_ids = torch.from_numpy(memory_map_array(folder / f"split{i}.tokens", get_token_dtype(tokenizer)))
+        token_counts = torch.from_numpy(np.fromfile(folder / f"split{i}.counts", np.int64))
+        row_offsets = torch.from_numpy(memory_map_array(folder / f"split{i}.offsets", np.int64))
+        row_documents = get_row_documents(split)
+        if uses_token_stream(data, has_labels=has_labels):
+            encoded[split.name] = TokenStream(split.name, token_ids, token_counts, row_offsets, row_documents)
             continue
         labels = torch.tensor(split.labels) if has_labels and split.labels is not None else None
-        encoded[split.name] = TokenRows(split.name, tokens, offsets, labels, counts=counts, documents=documents)
+        encoded[split.name] = TokenRows(
+            split.name, token_ids, row_offsets, labels, token_counts=token_counts, row_documents=row_documents
+        )
     return TokenizedCorpus(corpus, tokenizer, encoded)
 
 
-def _open_corpus(folder: Path, texts: Mapping[str, Any], has_labels: bool) -> Corpus:
-    """Return the corpus with its rows on disk. `texts` is the description that `_write_corpus_texts` wrote."""
+def _open_corpus(folder: Path, description: Mapping[str, Any], has_labels: bool) -> Corpus:
+    """Return the corpus with its rows on disk.
+
+    `description` is what `_write_corpus_texts` wrote: the names and properties of the splits, labels and origin.
+    """
     splits = {}
-    for i, split in enumerate(texts["splits"]):
-        labels = tuple(np.fromfile(folder / f"split{i}.labels", np.int64).tolist()) if split["has_labels"] else None
-        rows = DiskTextRows(folder, f"split{i}")
-        path = folder / f"split{i}.documents"
+    for i, split in enumerate(description["splits"]):
+        labels_path, documents_path = folder / f"split{i}.labels", folder / f"split{i}.documents"
         splits[split["name"]] = Split(
             split["name"],
             split["role"],
-            rows,
-            labels,
+            DiskTextRows(folder, f"split{i}"),
+            tuple(np.fromfile(labels_path, np.int64).tolist()) if split["has_labels"] else None,
             split["separator"],
             tuple(split["documents"]),
-            tuple(np.fromfile(path, np.int64).tolist()) if path.is_file() else (),
+            tuple(np.fromfile(documents_path, np.int64).tolist()) if documents_path.is_file() else (),
         )
-    name = texts["vocabulary"]
-    vocabulary_rows = splits["train"].rows if name == "train" else DiskTextRows(folder, name)
-    return Corpus(has_labels, splits, tuple(texts["label_names"]), vocabulary_rows, texts["origin"], texts["digest"])
+    vocabulary = description["vocabulary"]
+    vocabulary_rows = splits["train"].rows if vocabulary == "train" else DiskTextRows(folder, vocabulary)
+    label_names = tuple(description["label_names"])
+    return Corpus(has_labels, splits, label_names, vocabulary_rows, description["origin"], description["digest"])
 
 
 # -- building
@@ -277,7 +285,7 @@ def _build_cache(
         if (folder / MANIFEST_FILE).is_file():
             message = escape_control_characters(f"{folder} is corrupted ({error_message})")
             sys.stderr.write(f"{message}; building it again\n")
-            _clear_folder(folder)
+            _clear_cache_folder(folder)
         with translate_disk_full_error(folder):
             corpus = _write_corpus_texts(folder, data, has_labels, base_folder, on_progress)
             tokenizer = _load_or_train_tokenizer(folder, data, corpus, base_folder)
@@ -293,8 +301,8 @@ def _build_cache(
     return _open_cache(folder, data, has_labels)
 
 
-def _clear_folder(folder: Path) -> None:
-    """Remove a folder's files. They are not truncated, because another process may have mapped them."""
+def _clear_cache_folder(folder: Path) -> None:
+    """Remove the files of a cache folder. They are not truncated, because another process may have mapped them."""
     for path in folder.iterdir():
         if path.name != ".lock":
             path.unlink()
@@ -303,16 +311,19 @@ def _clear_folder(folder: Path) -> None:
 def _write_corpus_texts(
     folder: Path, data: DataConfig, has_labels: bool, base_folder: Path, on_progress: ProgressCallback
 ) -> Corpus:
-    """Write the rows, labels and documents of all splits.
+    """Write the rows, labels and documents of all splits to a cache folder; return the corpus with its rows on disk.
 
     Files from an interrupted build are reused if their checksums match.
     """
     if (folder / TEXTS_FILE).is_file():
-        texts = read_json(folder / TEXTS_FILE)
-        files = texts["files"].items()
-        if all((folder / name).is_file() and get_checksum(folder / name) == expected for name, expected in files):
-            return _open_corpus(folder, texts, has_labels)
-    _clear_folder(folder)
+        description = read_json(folder / TEXTS_FILE)
+        expected_checksums = description["files"].items()
+        if all(
+            (folder / name).is_file() and get_file_checksum(folder / name) == sha256
+            for name, sha256 in expected_checksums
+        ):
+            return _open_corpus(folder, description, has_labels)
+    _clear_cache_folder(folder)
     corpus = loading.load_corpus(
         data, has_labels=has_labels, base_folder=base_folder, rows_folder=folder, on_progress=on_progress
     )
@@ -320,25 +331,25 @@ def _write_corpus_texts(
     for i, split in enumerate(corpus.splits.values()):
         rows = split.rows if isinstance(split.rows, DiskTextRows) else write_text_rows(folder, f"split{i}", split.rows)
         checksums |= rows.checksums
-        # Labels and document ids are stored as int64, one value per row.
-        for suffix, values in (("labels", split.labels), ("documents", split.document_ids)):
-            if values is not None and len(values):
-                content = np.array(values, np.int64).tobytes()
+        # Labels and document ids are stored as int64, one per row.
+        for suffix, row_indices in (("labels", split.labels), ("documents", split.document_ids)):
+            if row_indices is not None and len(row_indices):
+                content = np.array(row_indices, np.int64).tobytes()
                 write_bytes(folder / f"split{i}.{suffix}", content)
                 checksums[f"split{i}.{suffix}"] = hashlib.sha256(content).hexdigest()
     has_vocabulary_rows = corpus.vocabulary_rows is not corpus.train.rows
     if has_vocabulary_rows:
         checksums |= write_text_rows(folder, "vocabulary", corpus.vocabulary_rows).checksums
-    texts = {
+    description = {
         "splits": [
             {
-                "name": s.name,
-                "role": s.role,
-                "separator": s.separator,
-                "has_labels": s.labels is not None,
-                "documents": s.documents,
+                "name": split.name,
+                "role": split.role,
+                "separator": split.separator,
+                "has_labels": split.labels is not None,
+                "documents": split.documents,
             }
-            for s in corpus.splits.values()
+            for split in corpus.splits.values()
         ],
         "label_names": list(corpus.label_names),
         "origin": corpus.origin,
@@ -346,36 +357,39 @@ def _write_corpus_texts(
         "vocabulary": "vocabulary" if has_vocabulary_rows else "train",
         "files": checksums,
     }
-    write_json(folder / TEXTS_FILE, texts)
-    return _open_corpus(folder, texts, has_labels)
+    write_json(folder / TEXTS_FILE, description)
+    return _open_corpus(folder, description, has_labels)
 
 
 def _load_or_train_tokenizer(folder: Path, data: DataConfig, corpus: Corpus, base_folder: Path) -> CorpusTokenizer:
     """Return the cache folder's tokenizer; train and save it first if it is missing."""
-    texts = read_json(folder / TEXTS_FILE)
-    if TOKENIZER_FILE not in texts["files"]:  # `_write_corpus_texts` has verified its checksum
+    description = read_json(folder / TEXTS_FILE)
+    if TOKENIZER_FILE not in description["files"]:  # `_write_corpus_texts` has verified its checksum
         train_tokenizer(data, corpus, base_folder=base_folder).save(folder)
-        texts["files"][TOKENIZER_FILE] = compute_sha256(folder / TOKENIZER_FILE)
-        write_json(folder / TEXTS_FILE, texts)
+        description["files"][TOKENIZER_FILE] = compute_sha256(folder / TOKENIZER_FILE)
+        write_json(folder / TEXTS_FILE, description)
     return CorpusTokenizer.load(folder)
 
 
 def _write_manifest(folder: Path, cache_key: dict[str, Any], checksums: dict[str, str]) -> None:
     """Remove intermediate files, then write the manifest that marks the folder as complete."""
-    texts = read_json(folder / TEXTS_FILE)
-    files = {**texts.pop("files"), **checksums}
+    description = read_json(folder / TEXTS_FILE)
+    all_checksums = {**description.pop("files"), **checksums}
     for path in folder.iterdir():
-        if path.name not in (".lock", TEXTS_FILE, *files):
+        if path.name not in (".lock", TEXTS_FILE, *all_checksums):
             path.unlink()
-    manifest = {"schema": SCHEMA_VERSION, "cache_key": cache_key, "texts": texts, "files": files}
+    manifest = {"schema": SCHEMA_VERSION, "cache_key": cache_key, "texts": description, "files": all_checksums}
     write_json(folder / MANIFEST_FILE, {**manifest, "checksum": _hash_json(manifest)}, fsync=True)
     (folder / TEXTS_FILE).unlink()
 
 
-def _remove_unused_caches(root: Path) -> None:
-    """Remove folders that have not been opened for a long time. Processes that have mapped one keep their pages."""
-    for folder in [*root.iterdir(), *get_cache_folder("checksums").glob("*.json")]:
-        path = folder / MANIFEST_FILE if (folder / MANIFEST_FILE).is_file() else folder
+def _remove_unused_caches(corpora_folder: Path) -> None:
+    """Remove what has not been used for a long time: cached corpora and checksums of files.
+
+    Processes that have mapped a removed file keep its pages.
+    """
+    for path in [*corpora_folder.iterdir(), *get_cache_folder("checksums").glob("*.json")]:
+        dated_path = path / MANIFEST_FILE if (path / MANIFEST_FILE).is_file() else path
         with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime > MAX_UNUSED_DAYS * 86400:
-                shutil.rmtree(folder) if folder.is_dir() else folder.unlink()
+            if time.time() - dated_path.stat().st_mtime > MAX_UNUSED_DAYS * 86400:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()

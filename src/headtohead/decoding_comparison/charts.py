@@ -1,4 +1,4 @@
-"""Build the charts for a decoding comparison.
+"""Build the charts of a decoding report.
 
 One chart shows all metrics with their intervals, one plots likelihood against diversity, and one per strategy shows
 each step of a sample: the most likely tokens, those that the strategy kept, and the token that was sampled.
@@ -29,8 +29,8 @@ from headtohead.presentation.chart import (
     Panel,
     PanelGrid,
     arrange_panels,
+    build_chart_encodings,
     build_score_axis_labels,
-    build_variant_encodings,
     choose_log_ticks,
 )
 
@@ -59,7 +59,7 @@ ChartRow = dict[str, Any]
 
 
 def build_charts(results: DecodingResults) -> list[Chart]:
-    """Return the charts for which `results` has data, in page order."""
+    """Return the charts of a decoding report for which `results` has data, in page order."""
     charts = [build_interval_chart(results)]
     if results.sweep.points:
         charts.append(build_tradeoff_chart(results))
@@ -73,11 +73,11 @@ def build_interval_chart(results: DecodingResults) -> Chart:
     """
     summaries = []
     for metric in results.metrics:
-        values = [
-            f"{strategy} {phrasing.format_estimate(metric, estimates.get(metric.name))}"
+        estimate_texts = [
+            f"{strategy} {phrasing.format_metric_estimate(metric, estimates.get(metric.name))}"
             for strategy, estimates in results.estimates.items()
         ]
-        summaries.append(f"{metric.title}: {', '.join(values)}")
+        summaries.append(f"{metric.title}: {', '.join(estimate_texts)}")
 
     def build(layout: Layout, datasets: ChartDatasets) -> AltairChart:
         panels = [_build_interval_panel(results, metric, datasets) for metric in results.metrics]
@@ -96,9 +96,9 @@ def _build_interval_panel(results: DecodingResults, metric: GenerationMetric, da
     for strategy, estimates in results.estimates.items():
         if estimate := estimates.get(metric.name):
             low, high = estimate.interval or (estimate.value, estimate.value)
-            tip = f"{strategy}: {metric.title} {phrasing.format_estimate(metric, estimate)}"
+            tip = f"{strategy}: {metric.title} {phrasing.format_metric_estimate(metric, estimate)}"
             rows.append({"strategy": strategy, "value": estimate.value, "low": low, "high": high, "tip": tip})
-    color, shape, _ = build_variant_encodings("strategy", strategies, legend=None)
+    color, shape, _ = build_chart_encodings("strategy", strategies, legend=None)
     data = datasets.chart(rows)
     labels = build_score_axis_labels("accuracy" if metric.kind == "share" else "")
     axis = alt.Axis(title=None, tickCount=4, labelExpr=labels)
@@ -126,7 +126,7 @@ def _build_human_row(results: DecodingResults, metric: GenerationMetric, field: 
     estimate = results.human.get(metric.name)
     if estimate is None:
         return None
-    tip = f"human text: {metric.title} {phrasing.format_estimate(metric, estimate)}"
+    tip = f"human text: {metric.title} {phrasing.format_metric_estimate(metric, estimate)}"
     return {field: estimate.value, "tip": tip}
 
 
@@ -144,12 +144,12 @@ def build_tradeoff_chart(results: DecodingResults) -> Chart:
     diversity = metrics[next(name for name in DIVERSITY_METRICS if name in metrics)]
     summaries = []
     for point in points:
-        values = [
-            f"{metric.title} {phrasing.format_value(metric.kind, estimate.value) if estimate else 'unknown'}"
+        estimate_texts = [
+            f"{metric.title} {phrasing.format_metric_value(metric.kind, estimate.value) if estimate else 'unknown'}"
             for metric in (diversity, *likelihoods)
             for estimate in [point.estimates.get(metric.name)]
         ]
-        summaries.append(f"{point.family} {point.label}: {', '.join(values)}")
+        summaries.append(f"{point.family} {point.label}: {', '.join(estimate_texts)}")
 
     def build(layout: Layout, datasets: ChartDatasets) -> AltairChart:
         panels = [_build_tradeoff_panel(results, diversity, metric, datasets) for metric in likelihoods]
@@ -167,7 +167,7 @@ def _build_tradeoff_panel(
     candidate_rows = (_build_point_row(point, diversity, likelihood) for point in results.sweep.points)
     rows = [row for row in candidate_rows if row is not None]
     families = [name for name in SWEEP_FAMILIES if any(row["family"] == name for row in rows)]
-    color, shape, dash = build_variant_encodings("family", families, has_baseline=False)
+    color, shape, dash = build_chart_encodings("family", families, has_baseline=False)
     data = datasets.chart(rows)
     human_row = _build_human_row(results, likelihood, "y")
     x = _build_diversity_axis([row["x"] for row in rows], diversity)
@@ -183,8 +183,8 @@ def _build_tradeoff_panel(
         middle = math.sqrt(min(row["x"] for row in rows) * max(row["x"] for row in rows))
         human_data = datasets.chart([{**human_row, "x": middle, "label": "human text"}])
         label_style: ChartRow = {"align": "center", "baseline": "bottom", "dy": -3, "color": style.MUTED_TEXT_COLOR}
-        text = human_data.mark_text(aria=False, fontSize=11, **label_style).encode(x=x, y=y, text="label:N")
-        layers = [_draw_human_rule(human_data, y=y), text, *layers]
+        label = human_data.mark_text(aria=False, fontSize=11, **label_style).encode(x=x, y=y, text="label:N")
+        layers = [_draw_human_rule(human_data, y=y), label, *layers]
     return alt.layer(*layers).properties(title=f"{likelihood.title} (likelier ↓)")
 
 
@@ -195,8 +195,8 @@ def _build_point_row(
     estimates = [point.estimates.get(metric.name) for metric in (diversity, likelihood)]
     if estimates[0] is None or estimates[1] is None:
         return None
-    texts = [
-        f"{metric.title} {phrasing.format_estimate(metric, estimate)}"
+    estimate_texts = [
+        f"{metric.title} {phrasing.format_metric_estimate(metric, estimate)}"
         for metric, estimate in zip((diversity, likelihood), estimates, strict=True)
     ]
     x = estimates[0].value
@@ -207,7 +207,7 @@ def _build_point_row(
         "endpoint": point.endpoint,
         "x": x if diversity.kind == "share" else max(MIN_SELF_BLEU, x),
         "y": estimates[1].value,
-        "tip": f"{point.family} {point.label}: {', '.join(texts)}",
+        "tip": f"{point.family} {point.label}: {', '.join(estimate_texts)}",
     }
 
 
@@ -243,18 +243,18 @@ def _build_point_labels(
     colors, _, _ = style.assign_variant_styles(["", *families])
     for family, color, (align, baseline, dx, dy) in zip(families, colors[1:], LABEL_PLACEMENTS, strict=False):
         data = datasets.chart([row for row in rows if row["family"] == family and not row["endpoint"]])
-        text = data.mark_text(aria=False, align=align, baseline=baseline, dx=dx, dy=dy, fontSize=10, color=color)
-        layers.append(text.encode(x=x, y=y, text="label:N"))
+        labels = data.mark_text(aria=False, align=align, baseline=baseline, dx=dx, dy=dy, fontSize=10, color=color)
+        layers.append(labels.encode(x=x, y=y, text="label:N"))
     if endpoint_rows := {row["endpoint"]: row for row in rows if row["endpoint"]}:
         data = datasets.chart(list(endpoint_rows.values()))
-        text = data.mark_text(aria=False, align="right", dx=-9, fontSize=11, fontWeight=600, color=style.TEXT_COLOR)
-        layers.append(text.encode(x=x, y=y, text="endpoint:N"))
+        labels = data.mark_text(aria=False, align="right", dx=-9, fontSize=11, fontWeight=600, color=style.TEXT_COLOR)
+        layers.append(labels.encode(x=x, y=y, text="endpoint:N"))
     return layers
 
 
 def build_trace_chart(trace: StrategyTrace) -> Chart:
-    """Build one bar per step: the most likely tokens in order of probability, coloured by their status."""
-    summary = "; ".join(f"{step.step}: {describe_step(step)}" for step in trace.steps)
+    """Build one bar per step: the most likely tokens in order of probability, colored by their status."""
+    summary = "; ".join(f"{step.step}: {phrasing.describe_trace_step(step)}" for step in trace.steps)
 
     def build(layout: Layout, datasets: ChartDatasets) -> AltairChart:
         return _build_trace_layers(trace.steps, layout, datasets)
@@ -263,18 +263,8 @@ def build_trace_chart(trace: StrategyTrace) -> Chart:
     return Chart(f"trace-{trace.strategy}", title, f"{title}. {summary}.", build)
 
 
-def describe_step(step: TraceStep) -> str:
-    """Describe a step in words: the sampled token, its rank and probability, and the number of tokens kept."""
-    probability = phrasing.format_percent(step.probability)
-    description = f"sampled {phrasing.format_token(step.token)}, rank {step.rank:,}, probability {probability}"
-    if step.kept is None:
-        return description
-    noun = "token" if step.kept == 1 else "tokens"
-    return f"{description}; kept {step.kept:,} {noun} with {phrasing.format_percent(step.mass)}"
-
-
 def _build_trace_layers(steps: Sequence[TraceStep], layout: Layout, datasets: ChartDatasets) -> AltairChart:
-    """Build the bars and the token labels inside them."""
+    """Build the bars of the trace chart and the token labels inside them."""
     is_wide = layout == "wide"
     rows = [row for step in steps for row in _build_bar_segments(step, CHARACTER_WIDTHS[layout])]
     statuses = [status for status in TOKEN_STATUS_STYLES if any(row["status"] == status for row in rows)]
@@ -288,34 +278,36 @@ def _build_trace_layers(steps: Sequence[TraceStep], layout: Layout, datasets: Ch
     step_axis = alt.Axis(ticks=False, domain=False, grid=False, **label_style)
     y = alt.Y("step:N", sort=[_format_step_label(step) for step in steps], title=None, axis=step_axis)
     bars = datasets.chart(rows).mark_bar(height=17, stroke=style.GRID_COLOR, strokeWidth=0.7)
-    texts = datasets.chart([row for row in rows if row["text"]])
-    texts = texts.mark_text(aria=False, align="center", baseline="middle", fontSize=10.5, color=style.TEXT_COLOR)
+    labeled_segments = datasets.chart([row for row in rows if row["text"]])
+    token_labels = labeled_segments.mark_text(
+        aria=False, align="center", baseline="middle", fontSize=10.5, color=style.TEXT_COLOR
+    )
     x, middle = alt.X("from:Q", scale=scale, axis=axis), alt.X("middle:Q", scale=scale, axis=axis)
     layers = [
         bars.encode(x=x, x2="to:Q", y=y, color=color, opacity=opacity, description="tip:N"),
-        texts.encode(x=middle, y=y, text="text:N"),
+        token_labels.encode(x=middle, y=y, text="text:N"),
     ]
     return alt.layer(*layers).properties(width=640 if is_wide else 220, height=22 * len(steps))
 
 
 def _format_step_label(step: TraceStep) -> str:
     """Return a step's axis label: its number and the sampled token."""
-    return f"{step.step}  {phrasing.format_token(step.token)}"
+    return f"{step.step}  {phrasing.format_trace_token(step.token)}"
 
 
 def _build_bar_segments(step: TraceStep, character_width: float) -> list[ChartRow]:
-    """Return one row of chart data per segment of a bar.
+    """Return one row of chart data per segment of a bar of the trace chart.
 
     A token is printed in its segment only if it fits; `character_width` is the fraction of a bar that one character
     takes up.
     """
     rows, start = [], 0.0
     for entry in step.top:
-        text = phrasing.format_token(entry.token) if entry.token is not None else f"{entry.count:,} others"
+        label = phrasing.format_trace_token(entry.token) if entry.token is not None else f"{entry.count:,} others"
         status = "sampled" if entry.drawn else "kept" if entry.kept else "dropped"
-        tip = f"step {step.step}, {text}: {phrasing.format_percent(entry.probability)}, {status}"
+        tip = f"step {step.step}, {label}: {phrasing.format_trace_probability(entry.probability)}, {status}"
         if entry.kept and entry.after is not None:
-            tip += f", {phrasing.format_percent(entry.after)} after the strategy"
+            tip += f", {phrasing.format_trace_probability(entry.after)} after the strategy"
         rows.append(
             {
                 "step": _format_step_label(step),
@@ -323,7 +315,7 @@ def _build_bar_segments(step: TraceStep, character_width: float) -> list[ChartRo
                 "to": min(start + entry.probability, 1.0),
                 "middle": start + entry.probability / 2,
                 "status": status,
-                "text": text if entry.probability >= character_width * (len(text) + 1) else "",
+                "text": label if entry.probability >= character_width * (len(label) + 1) else "",
                 "tip": tip,
             }
         )

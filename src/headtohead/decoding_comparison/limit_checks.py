@@ -1,4 +1,4 @@
-"""Check that strategies agree in the limit, on a real model and real prompts.
+"""Check that decoding strategies agree in the limit, on a real model and real prompts.
 
 A temperature or p that tends to 0, k = 1 and a single beam are equivalent to greedy decoding; temperature 1, k =
 vocabulary size and p = 1 are equivalent to plain sampling. Equivalent strategies have the same distribution after every
@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headtohead.decoding_comparison.results import LimitCheck
-from headtohead.generation.logits_processors import logits_to_probs
+from headtohead.generation.sampling import compute_sampling_probs
 from headtohead.generation.strategies import Strategy, build_strategy
 from headtohead.generation.strategy_parsing import format_strategy
 
@@ -58,17 +58,17 @@ def build_limit_invariants(vocab_size: int) -> list[LimitInvariant]:
 def check_limit_invariants(
     model: Any, prompt_ids: Sequence[Sequence[int]], continue_prompts: ContinuePrompts
 ) -> list[LimitCheck]:
-    """Check every invariant on a model.
+    """Check every limit invariant of decoding strategies on a model.
 
     `prompt_ids` are the encoded prompts; `continue_prompts(strategy, indices)` generates one continuation for each.
     """
-    logits = [
+    logits_by_prompt = [
         model.next_token_logits(torch.tensor([list(ids)[-int(model.context) :]]))[0].float() for ids in prompt_ids
     ]
     prompt_indices = list(range(min(MAX_CONTINUED_PROMPTS, len(prompt_ids))))
     continuations: dict[Strategy, list[list[int]]] = {}
     checks = []
-    for invariant in build_limit_invariants(len(logits[0])):
+    for invariant in build_limit_invariants(len(logits_by_prompt[0])):
         for strategy in (invariant.strategy, invariant.expected):
             if strategy not in continuations:
                 continuations[strategy] = continue_prompts(strategy, prompt_indices)
@@ -76,38 +76,43 @@ def check_limit_invariants(
             a == b for a, b in zip(continuations[invariant.strategy], continuations[invariant.expected], strict=True)
         )
         num_tokens = sum(map(len, continuations[invariant.expected]))
-        num_continued = _format_count(len(prompt_indices), "continuation")
-        procedure = f"{format_strategy(invariant.strategy)}, {num_continued} of {num_tokens:,} tokens"
+        continuations_text = _format_count(len(prompt_indices), "continuation")
+        procedure = f"{format_strategy(invariant.strategy)}, {continuations_text} of {num_tokens:,} tokens"
         observation = f"{num_equal} of {len(prompt_indices)} the same, token for token"
-        distance = _compute_max_total_variation(logits, invariant)
+        distance = _compute_max_total_variation(logits_by_prompt, invariant)
         if distance is not None:
             procedure += f", {_format_count(len(prompt_ids), 'distribution')}"
             observation += "; distributions equal" if distance == 0 else f"; distributions at most {distance:.1g} apart"
-        passed = num_equal == len(prompt_indices) and (distance is None or distance <= MAX_TOTAL_VARIATION)
+        is_passed = num_equal == len(prompt_indices) and (distance is None or distance <= MAX_TOTAL_VARIATION)
         checks.append(
-            LimitCheck(invariant=invariant.description, procedure=procedure, observation=observation, passed=passed)
+            LimitCheck(invariant=invariant.description, procedure=procedure, observation=observation, passed=is_passed)
         )
     return checks
 
 
-def _compute_max_total_variation(logits: Sequence[Float[Tensor, " vocab"]], invariant: LimitInvariant) -> float | None:
+def _compute_max_total_variation(
+    logits_by_prompt: Sequence[Float[Tensor, " vocab"]], invariant: LimitInvariant
+) -> float | None:
     """Return the largest total variation distance between the two strategies' distributions.
 
-    `logits` has one row per prompt. Returns None if one of the strategies is a search, which has no distribution.
+    Returns None if one of the strategies is a search, which has no distribution.
     """
     strategies = (invariant.strategy, invariant.expected)
     if any(strategy.mode not in ("greedy", "sample") for strategy in strategies):
         return None
-    pairs = ([_compute_sampling_distribution(row[None], strategy) for strategy in strategies] for row in logits)
+    pairs = (
+        [_compute_strategy_probs(logits[None], strategy) for strategy in strategies] for logits in logits_by_prompt
+    )
     return max((float((probs - expected).abs().sum()) / 2 for probs, expected in pairs), default=0.0)
 
 
-def _compute_sampling_distribution(logits: Float[Tensor, "1 vocab"], strategy: Strategy) -> Float[Tensor, "1 vocab"]:
+def _compute_strategy_probs(logits: Float[Tensor, "1 vocab"], strategy: Strategy) -> Float[Tensor, "1 vocab"]:
     """Return the distribution that a strategy samples from; one-hot if it is greedy."""
     if strategy.mode == "greedy":
         return torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).to(logits.dtype)
-    return logits_to_probs(logits, strategy.logits_processors)
+    return compute_sampling_probs(logits, strategy.logits_processors)
 
 
 def _format_count(number: int, noun: str) -> str:
+    """Return a number with a noun in singular or plural."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

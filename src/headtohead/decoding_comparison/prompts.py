@@ -1,7 +1,9 @@
-"""Read prompts, with human continuations where they exist, from a text, a file of lines or a table.
+"""Read the prompts of a decoding comparison, with human continuations where they exist.
+
+Prompts are a literal text, a file of lines or a table.
 
 A .txt file has one prompt per line. A table (.tsv, .csv with a header, .jsonl) has a prompt column and optionally a
-continuation column, recognised by the names below. ROCStories in the TimeTravel layout (Qin et al. 2019,
+continuation column, recognized by the names below. ROCStories in the TimeTravel layout (Qin et al. 2019,
 arXiv:1909.04076) is such a table: the first sentence is the prompt, the others are the continuation.
 """
 
@@ -14,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from headtohead.data.file_errors import build_file_error, build_missing_path_error
-from headtohead.data.sources.readers import InvalidJson, has_lone_surrogate, parse_json, read_text
+from headtohead.data.sources.file_formats import InvalidJson, has_lone_surrogate, parse_json_text, read_text
 from headtohead.decoding_comparison.results import Prompt
 from headtohead.errors import DataError, ValidationIssue, format_suggestion, suggest
 
@@ -31,25 +33,29 @@ PROMPT_FILE_NAMES = ("prompts.jsonl", "prompts.tsv", "prompts.csv", "prompts.txt
 """file names to look for in a folder, in this order"""
 
 
-def read_prompts(source: str, max_prompts: int | None = None) -> list[Prompt]:
+def read_prompts(text_or_path: str, max_prompts: int | None = None) -> list[Prompt]:
     """Return the first `max_prompts` distinct prompts from a file, a folder or literal text."""
-    path = Path(source)
-    if _is_prompt_path(source, path):
+    path = Path(text_or_path)
+    if _is_prompt_path(text_or_path, path):
         prompts = _read_prompt_file(_find_prompt_file(path) if path.is_dir() else path)
     else:
-        prompts = [Prompt(text=source if source.strip() else "")]  # models without a start token reject an empty prompt
-    unique: dict[str, Prompt] = {}
+        # Models without a start token reject an empty prompt.
+        prompts = [Prompt(text=text_or_path if text_or_path.strip() else "")]
+    prompt_by_text: dict[str, Prompt] = {}
     for prompt in prompts:
-        unique.setdefault(prompt.text, prompt)
-    return list(unique.values())[:max_prompts]
+        prompt_by_text.setdefault(prompt.text, prompt)
+    return list(prompt_by_text.values())[:max_prompts]
 
 
-def _is_prompt_path(source: str, path: Path) -> bool:
-    """Return whether the source is a path. A misspelled file name counts as one; a text may exceed any path length."""
-    if path.suffix.lower() in SUPPORTED_EXTENSIONS and "\n" not in source:
+def _is_prompt_path(text_or_path: str, path: Path) -> bool:
+    """Return whether prompts are given as a path.
+
+    A misspelled file name counts as a path. A text may be longer than any path.
+    """
+    if path.suffix.lower() in SUPPORTED_EXTENSIONS and "\n" not in text_or_path:
         return True
     try:
-        return bool(source.strip()) and path.exists()
+        return bool(text_or_path.strip()) and path.exists()
     except OSError:
         return False
 
@@ -91,7 +97,7 @@ def _parse_json_rows(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any
     for line_number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
-        row = parse_json(line)
+        row = parse_json_text(line)
         if isinstance(row, dict):
             yield line_number, row
         elif isinstance(row, InvalidJson):
@@ -129,25 +135,31 @@ def _parse_delimited_rows(path: Path, text: str, extension: str) -> Iterator[tup
 
 def _build_prompts(path: Path, rows: Sequence[tuple[int, dict[str, Any]]]) -> list[Prompt]:
     """Build prompts from the prompt and continuation columns; raise DataError with all invalid cells."""
-    number, first = rows[0]
-    prompt_column = next((name for name in PROMPT_COLUMNS if name in first), None)
+    line_number, first_row = rows[0]
+    prompt_column = next((name for name in PROMPT_COLUMNS if name in first_row), None)
     if prompt_column is None:
-        message = f"has no prompt column; it has {', '.join(first)}"
-        suggestion = suggest(PROMPT_COLUMNS[0], first)
-        raise build_file_error(path, [ValidationIssue(f"line {number}", message, PROMPT_COLUMNS, suggestion)])
-    columns = next((names for names in CONTINUATION_COLUMNS if all(name in first for name in names)), ())
-    issues = [issue for number, row in rows for issue in _check_cells(number, row, (prompt_column, *columns))]
+        message = f"has no prompt column; it has {', '.join(first_row)}"
+        suggestion = suggest(PROMPT_COLUMNS[0], first_row)
+        raise build_file_error(path, [ValidationIssue(f"line {line_number}", message, PROMPT_COLUMNS, suggestion)])
+    continuation_columns = next(
+        (names for names in CONTINUATION_COLUMNS if all(name in first_row for name in names)), ()
+    )
+    issues = [
+        issue
+        for number, row in rows
+        for issue in _check_prompt_cells(number, row, (prompt_column, *continuation_columns))
+    ]
     if issues:
         raise build_file_error(path, issues)
-    continuations = [" ".join(row[name].strip() for name in columns).strip() or None for _, row in rows]
+    continuations = [" ".join(row[name].strip() for name in continuation_columns).strip() or None for _, row in rows]
     return [
         Prompt(text=row[prompt_column].strip(), continuation=continuation)
         for (_, row), continuation in zip(rows, continuations, strict=True)
     ]
 
 
-def _check_cells(line_number: int, row: dict[str, Any], columns: Sequence[str]) -> Iterator[ValidationIssue]:
-    """Yield an issue for every cell that is not a string, and for an empty prompt."""
+def _check_prompt_cells(line_number: int, row: dict[str, Any], columns: Sequence[str]) -> Iterator[ValidationIssue]:
+    """Yield an issue for every cell of a prompt file that is not a string, and for an empty prompt."""
     for name in columns:
         value = row.get(name)
         if not isinstance(value, str) or has_lone_surrogate(value):

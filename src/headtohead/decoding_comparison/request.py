@@ -1,4 +1,4 @@
-"""The settings for a comparison of decoding strategies."""
+"""The request of a decoding comparison: strategies, prompts and sampling settings."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import json
 from dataclasses import dataclass
 
 from headtohead.decoding_comparison.results import DecodingSettings, Prompt
+from headtohead.decoding_comparison.sweep import SWEEP_SAMPLES_PER_PROMPT
 from headtohead.generation.strategies import Strategy, build_strategy
-from headtohead.generation.strategy_parsing import SWEEP_SAMPLES_PER_PROMPT
 
 
 @dataclass(frozen=True)
 class DecodingRequest:
-    """The strategies, prompts and sampling settings of a comparison."""
+    """The strategies, prompts and sampling settings of a decoding comparison."""
 
     strategies: dict[str, Strategy]
     prompts: list[Prompt]
@@ -24,13 +24,14 @@ class DecodingRequest:
 
     @property
     def baseline(self) -> str:
-        """The strategy that the others are compared with.
+        """The name of the strategy that the others are compared with.
 
         Plain sampling if it is requested, because it samples from the unmodified model distribution; otherwise the
         first strategy.
         """
-        names = [name for name, strategy in self.strategies.items() if strategy == build_strategy("sample")]
-        return (names or list(self.strategies))[0]
+        plain_sampling = build_strategy("sample")
+        sampling_names = [name for name, strategy in self.strategies.items() if strategy == plain_sampling]
+        return (sampling_names or list(self.strategies))[0]
 
     @property
     def num_sweep_samples(self) -> int:

@@ -8,8 +8,9 @@ from typing import Literal
 from pydantic import JsonValue
 
 from headtohead.experiment.schemas.base import Interval, Record, VersionedRecord, read_record
+from headtohead.verdict.decision_rule import VerdictOutcome
+from headtohead.verdict.metric import MetricName
 from headtohead.verdict.record import NullableFloat, NullableInterval
-from headtohead.verdict.rule import MetricName, VerdictOutcome
 
 RESULTS_FILE = "decoding.json"
 MetricKind = Literal["perplexity", "bits", "share", "points", "count"]
@@ -191,5 +192,5 @@ class DecodingResults(VersionedRecord):
 
 
 def read_results(folder: Path) -> DecodingResults:
-    """Read the results of a comparison. Raise `RunFolderError` for another schema version."""
+    """Read the results of a decoding comparison. Raise `RunFolderError` for a different schema version."""
     return read_record(folder / RESULTS_FILE, DecodingResults)

@@ -1,4 +1,4 @@
-"""Store a decoding comparison's samples and their scores in samples.jsonl and scores.jsonl."""
+"""Store the samples of a decoding comparison and their scores in samples.jsonl and scores.jsonl."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headtohead.atomic_io import append_jsonl, repair_jsonl
 from headtohead.decoding_comparison.request import DecodingRequest
 from headtohead.generation.likelihood import Likelihood
 from headtohead.generation.strategies import Strategy
+from headtohead.json_files import append_jsonl, repair_jsonl
 
-SAMPLES_FILE, SCORES_FILE = "samples.jsonl", "scores.jsonl"
+SAMPLES_FILE = "samples.jsonl"
+SCORES_FILE = "scores.jsonl"
 JsonRecord = dict[str, Any]
 
 
@@ -35,9 +36,9 @@ class SampleStore:
         self.scores = {line["key"]: line for line in repair_jsonl(self.folder / SCORES_FILE, is_own_cache=True)}
 
     def compute_sample_key(self, strategy: Strategy, prompt_index: int, sample_index: int) -> str:
-        """Return a sample's key: a hash of everything that its text depends on."""
+        """Return the key of a sample: a hash of all inputs that determine its text."""
         request, text = self.request, self.request.prompts[prompt_index].text
-        return _hash_values(
+        return _hash_key_inputs(
             self.generator_digest, str(strategy), text, sample_index, request.seed, request.max_new_tokens
         )
 
@@ -58,7 +59,7 @@ class SampleStore:
 
     def compute_score_key(self, prompt_index: int, text: str) -> str:
         """Return the key of a text's score: a hash of the second model, the prompt and the text."""
-        return _hash_values(self.scorer_digest, self.request.prompts[prompt_index].text, text)
+        return _hash_key_inputs(self.scorer_digest, self.request.prompts[prompt_index].text, text)
 
     def add_score(self, prompt_index: int, text: str, likelihood: Likelihood) -> None:
         """Append a text's likelihood under the second model to disk."""
@@ -74,6 +75,6 @@ class SampleStore:
         return Likelihood(record["loss"], record["tokens"], record["bytes"], record["unknown"])
 
 
-def _hash_values(*values: object) -> str:
-    """Return a hash of JSON-serializable values."""
-    return hashlib.blake2b(json.dumps(values).encode(), digest_size=12).hexdigest()
+def _hash_key_inputs(*key_inputs: object) -> str:
+    """Return the key of a record: a hash of JSON-serializable inputs."""
+    return hashlib.blake2b(json.dumps(key_inputs).encode(), digest_size=12).hexdigest()

@@ -1,4 +1,4 @@
-"""Build the tables for a decoding comparison."""
+"""Build the tables of a decoding report: metrics, pairs of strategies, the sweep, limit checks and traces."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NUM_LISTED_TOKENS = 3
 
 
 def build_tables(results: DecodingResults) -> list[Table]:
-    """Return the tables that have rows, in page order."""
+    """Return the tables of a decoding report that have rows, in page order."""
     builders = build_metrics_table, build_pairwise_matrix, build_tests_table, build_sweep_table, build_invariants_table
     tables = [*(build(results) for build in builders), *map(build_trace_table, results.traces)]
     return [table for table in tables if table.rows]
@@ -46,8 +46,10 @@ def _build_estimate_cell(metric: GenerationMetric, estimates: Estimates) -> Cell
     estimate = estimates.get(metric.name)
     if estimate is None:
         return Cell(number_format.MISSING_VALUE)
-    short_text = phrasing.format_value(metric.kind, estimate.value)
-    return Cell(phrasing.format_estimate(metric, estimate), [estimate.value, *(estimate.interval or [])], short_text)
+    short_text = phrasing.format_metric_value(metric.kind, estimate.value)
+    return Cell(
+        phrasing.format_metric_estimate(metric, estimate), [estimate.value, *(estimate.interval or [])], short_text
+    )
 
 
 def build_pairwise_matrix(results: DecodingResults) -> Table:
@@ -67,8 +69,9 @@ def build_pairwise_matrix(results: DecodingResults) -> Table:
 
 
 def _build_metric_columns(metrics: list[GenerationMetric]) -> list[Column]:
+    """Return one numeric column per metric, formatted with its unit."""
     return [
-        Column(metric.name, metric.title, True, format=partial(phrasing.format_value, metric.kind))
+        Column(metric.name, metric.title, True, format=partial(phrasing.format_metric_value, metric.kind))
         for metric in metrics
     ]
 
@@ -77,25 +80,25 @@ def _build_pair_cell(pair: StrategyPairVerdict | None, metric: GenerationMetric)
     """Return a pair's verdict symbol and effect, or a placeholder if it was not tested."""
     if pair is None:
         return Cell(number_format.MISSING_VALUE)
-    change = phrasing.format_change(metric.kind, pair.effect).removesuffix("points").strip()
+    change = phrasing.format_metric_change(metric.kind, pair.effect).removesuffix("points").strip()
     return Cell(f"{style.VERDICT_SYMBOLS[pair.outcome]}{number_format.NO_BREAK_SPACE}{change}", pair.effect)
 
 
 def build_tests_table(results: DecodingResults) -> Table:
     """Build the table of all tests in full: one row per pair of strategies and metric."""
     columns = make_text_columns("strategy", "reference", "metric", "verdict") + make_numeric_columns(
-        effect="change", interval="95 % interval", min_detectable_effect="minimum detectable"
+        effect="change", interval="interval", min_detectable_effect="minimum detectable"
     )
     rows = []
     for pair in results.pairs:
         metric = results.metrics_by_name[pair.metric]
-        effect_cell = Cell(phrasing.format_change(metric.kind, pair.effect, pair.interval), pair.effect)
-        interval_cell = Cell(phrasing.describe_change_interval(metric.kind, pair.interval), pair.interval)
-        detectable_text = phrasing.format_change(metric.kind, pair.min_detectable_effect).lstrip("+")
+        effect_cell = Cell(phrasing.format_metric_change(metric.kind, pair.effect, pair.interval), pair.effect)
+        interval_cell = Cell(phrasing.describe_metric_change_interval(metric.kind, pair.interval), pair.interval)
+        detectable_text = phrasing.format_metric_change(metric.kind, pair.min_detectable_effect).lstrip("+")
         detectable_cell = Cell(detectable_text, pair.min_detectable_effect)
         names = pair.strategy, pair.reference, metric.title, pair.outcome
         rows.append([*names, effect_cell, interval_cell, detectable_cell])
-    caption = "All tests. Intervals hold for all pairs of a metric simultaneously; the last column is the smallest "
+    caption = "All tests. Intervals hold jointly with 95 % for all pairs of a metric; the last column is the smallest "
     return make_table("tests", "All tests", f"{caption}change that would be detected in 80 % of cases.", columns, rows)
 
 
@@ -132,19 +135,19 @@ def build_trace_table(trace: StrategyTrace) -> Table:
         *make_text_columns("step"),
         *make_text_columns(token="sampled"),
         *make_numeric_columns("rank", format=number_format.format_count),
-        *make_numeric_columns("probability", format=phrasing.format_percent),
+        *make_numeric_columns("probability", format=phrasing.format_trace_probability),
         *make_numeric_columns(kept="tokens kept", format=number_format.format_count),
-        *make_numeric_columns(mass="their probability", after="renormalized", format=phrasing.format_percent),
+        *make_numeric_columns(mass="their probability", after="renormalized", format=phrasing.format_trace_probability),
         *make_text_columns(most_likely="most likely tokens"),
     ]
     rows = []
     for step in trace.steps:
         tokens = [(entry.token, entry.probability) for entry in step.top if entry.token is not None]
         top_tokens = [
-            f"{phrasing.format_token(token)} {phrasing.format_percent(probability)}"
+            f"{phrasing.format_trace_token(token)} {phrasing.format_trace_probability(probability)}"
             for token, probability in tokens[:NUM_LISTED_TOKENS]
         ]
         numbers = step.rank, step.probability, step.kept, step.mass, step.after
-        rows.append([step.step, phrasing.format_token(step.token), *numbers, ", ".join(top_tokens)])
+        rows.append([step.step, phrasing.format_trace_token(step.token), *numbers, ", ".join(top_tokens)])
     caption = "The sampled token, and its probability under the model and after the strategy (renormalized)."
     return make_table(f"trace-{trace.strategy}", f"{trace.strategy}, token by token", caption, columns, rows)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from headtohead.distillation.evaluation import MIN_RELEVANT_EFFECT
+from headtohead.distillation.system_comparison import MIN_RELEVANT_EFFECT
 from headtohead.experiment.schemas import (
     Findings,
     SummarizationFindings,
@@ -20,6 +20,7 @@ from headtohead.experiment.seed_average import average_over_seeds
 from headtohead.presentation import number_format
 from headtohead.presentation.section import VerdictCard
 from headtohead.presentation.table import Cell, Column, Table, make_numeric_columns, make_table, make_text_columns
+from headtohead.verdict.phrasing import format_confidence
 
 SYSTEM_TITLES = {
     "teacher": "teacher",
@@ -48,47 +49,48 @@ def format_system_title(system: str) -> str:
     return SYSTEM_TITLES.get(system, f"student, {system}")
 
 
-def format_difference(effect: float | None) -> str:
+def format_rouge_difference(effect: float | None) -> str:
     """Format a ROUGE difference with its sign."""
     is_missing = effect is None or not math.isfinite(effect)
     return number_format.MISSING_VALUE if is_missing else number_format.format_effect("loss", effect, ROUGE_DECIMALS)
 
 
-def format_interval(interval: tuple[float, float]) -> str:
+def format_rouge_interval(interval: tuple[float, float]) -> str:
     """Format an interval for a ROUGE difference."""
     return number_format.format_effect_interval("loss", interval, ROUGE_DECIMALS)
 
 
 def _make_system_column(name: str, title: str) -> Column:
+    """Return a table column that shows the display names of systems."""
     return Column(name, title, format=format_system_title)
 
 
-def describe_evaluation_set(findings: Findings) -> str:
-    """Describe the held-out documents and the smallest difference that counts."""
+def describe_rouge_evaluation(findings: Findings) -> str:
+    """Describe on which documents and seeds systems were compared by ROUGE, and the smallest difference that counts."""
     if findings.summarization is None:
         return ""
-    seeds = max((pair.seeds for pair in findings.summarization.pairs if pair.reference == "baseline"), default=0)
-    sample_size = f"{findings.summarization.num_documents:,} held-out documents, {seeds} seeds"
+    num_seeds = max((pair.seeds for pair in findings.summarization.pairs if pair.reference == "baseline"), default=0)
+    sample_size = f"{findings.summarization.num_documents:,} held-out documents, {num_seeds} seeds"
     return f"ROUGE-1 of the summaries of {sample_size}. A difference within {MIN_RELEVANT_EFFECT}"
 
 
-def build_headline_verdicts(findings: Findings) -> list[VerdictCard]:
-    """Return the ROUGE-1 verdicts that answer the experiment's question.
+def build_rouge_verdict_cards(findings: Findings) -> list[VerdictCard]:
+    """Return cards with the ROUGE-1 verdicts that answer a distillation experiment's question.
 
     These are each distilled student against the one trained on reference summaries, then each trained student against
     the teacher.
     """
     pairs = findings.summarization.pairs if findings.summarization else []
-    pairs = [pair for pair in pairs if pair.metric == "rouge-1"]
-    headline_pairs = [pair for pair in pairs if pair.reference == "baseline"]
-    headline_pairs += [pair for pair in pairs if pair.reference == "teacher" and pair.system != "untrained"]
+    rouge_1_pairs = [pair for pair in pairs if pair.metric == "rouge-1"]
+    headline_pairs = [pair for pair in rouge_1_pairs if pair.reference == "baseline"]
+    headline_pairs += [pair for pair in rouge_1_pairs if pair.reference == "teacher" and pair.system != "untrained"]
     return [
-        VerdictCard(f"{pair.system} against {pair.reference}", pair.outcome, _format_verdict_sentence(pair))
+        VerdictCard(f"{pair.system} against {pair.reference}", pair.outcome, _format_rouge_verdict(pair))
         for pair in headline_pairs
     ]
 
 
-def _format_verdict_sentence(pair: SystemPairVerdict) -> str:
+def _format_rouge_verdict(pair: SystemPairVerdict) -> str:
     """Return a ROUGE-1 verdict as a sentence with its effect, interval and sample size."""
     system, reference = format_system_title(pair.system), format_system_title(pair.reference)
     sentence = f"{system[0].upper()}{system[1:]} {VERDICT_PHRASES[pair.outcome]} {reference}:"
@@ -97,12 +99,13 @@ def _format_verdict_sentence(pair: SystemPairVerdict) -> str:
     if not math.isfinite(pair.effect):
         return f"{sentence} There are {sample_size}."
     difference = f"ROUGE-1 {abs(pair.effect):.{ROUGE_DECIMALS}f} {'lower' if pair.effect < 0 else 'higher'}"
-    interval = f"95{number_format.NO_BREAK_SPACE}% interval {format_interval(pair.interval)}"
+    level = format_confidence(pair.adjusted_confidence).replace(" ", number_format.NO_BREAK_SPACE)
+    interval = f"{level} confidence interval {format_rouge_interval(pair.interval)}"
     return f"{sentence} {difference} ({interval}; {sample_size})."
 
 
-def build_tables(findings: Findings) -> list[Table]:
-    """Return the tables that have rows, in report order."""
+def build_distillation_tables(findings: Findings) -> list[Table]:
+    """Return the tables on the teacher and its students that have rows, in report order."""
     tables = [build_teacher_table(findings)] if isinstance(findings.teacher, TeacherFile) else []
     if findings.summarization is not None:
         builders = (
@@ -117,17 +120,17 @@ def build_tables(findings: Findings) -> list[Table]:
 
 
 def build_rouge_table(summarization: SummarizationFindings) -> Table:
-    """Return all systems' scores on the held-out documents."""
+    """Return the table with every system's scores on the held-out documents."""
     columns = [
         _make_system_column("system", "system"),
         *make_numeric_columns(ROUGE_TITLES),
         *make_numeric_columns(length="words", format=lambda length: f"{length:.1f}"),
-        *make_numeric_columns(copied="copied pairs", cut="unfinished", format=_format_share),
+        *make_numeric_columns(copied="copied pairs", cut="unfinished", format=_format_percentage),
     ]
     rows = [
         [
             name,
-            *(_make_score_cell(scores.rouge[key]) for key in ROUGE_TITLES),
+            *(_make_score_cell(scores.rouge[metric]) for metric in ROUGE_TITLES),
             *(scores.length.value, scores.copied.get("copied-2"), scores.unfinished),
         ]
         for name, scores in summarization.scores.items()
@@ -136,22 +139,22 @@ def build_rouge_table(summarization: SummarizationFindings) -> Table:
     return make_table("distilled", "Scores on the same documents", caption, columns, rows)
 
 
-def _make_score_cell(measure: SummaryMeasure) -> Cell:
+def _make_score_cell(score: SummaryMeasure) -> Cell:
     """Return a system's ROUGE score with its interval over documents and, if it has seeds, half its interval over
     seeds.
     """
-    low, high = measure.over_documents
-    seed_interval = measure.over_seeds
+    low, high = score.over_documents
+    seed_interval = score.over_seeds
     spread = f" ± {(seed_interval[1] - seed_interval[0]) / 2:.3f}" if seed_interval else ""
-    return Cell(f"{measure.value:.4f}{spread} [{low:.3f}, {high:.3f}]", measure.value)
+    return Cell(f"{score.value:.4f}{spread} [{low:.3f}, {high:.3f}]", score.value)
 
 
-def _format_share(share: float | None) -> str:
-    return number_format.MISSING_VALUE if share is None else f"{100 * share:.0f} %"
+def _format_percentage(fraction: float | None) -> str:
+    return number_format.MISSING_VALUE if fraction is None else f"{100 * fraction:.0f} %"
 
 
 def build_cost_table(summarization: SummarizationFindings) -> Table:
-    """Return sizes, latency, training time and memory."""
+    """Return the table with every system's size, latency, training time and training memory."""
     columns = [
         _make_system_column("system", "system"),
         *make_numeric_columns("parameters", format=number_format.format_count),
@@ -168,13 +171,13 @@ def build_cost_table(summarization: SummarizationFindings) -> Table:
 
 
 def build_pairwise_verdict_table(summarization: SummarizationFindings) -> Table:
-    """Return one row per pair and measure with its verdict."""
+    """Return the table with one verdict per pair of systems and ROUGE metric."""
     columns = [
-        Column("measure", "measure", format=ROUGE_TITLES.__getitem__),
+        Column("measure", "metric", format=ROUGE_TITLES.__getitem__),
         *(_make_system_column("system", "system"), _make_system_column("reference", "compared with")),
         *make_text_columns("verdict"),
-        *make_numeric_columns(effect="difference", format=format_difference),
-        *make_numeric_columns(interval="95 % interval", bootstrap="over documents", format=format_interval),
+        *make_numeric_columns(effect="difference", format=format_rouge_difference),
+        *make_numeric_columns(interval="interval", bootstrap="over documents", format=format_rouge_interval),
     ]
     rows = [
         [
@@ -184,37 +187,37 @@ def build_pairwise_verdict_table(summarization: SummarizationFindings) -> Table:
         for pair in summarization.pairs
     ]
     caption = (
-        "Helped: the system scores higher than the one it is compared with. The 95 % interval decides: it generalizes "
-        "to new documents and seeds and is simultaneous for all pairs of a measure. A difference within "
+        "Helped: the system scores higher than the one it is compared with. The interval decides: it generalizes to "
+        "new documents and seeds and holds jointly with 95 % for all pairs of a metric. A difference within "
         f"{MIN_RELEVANT_EFFECT} counts as no practical difference. Last column: 95 % paired bootstrap over documents."
     )
     return make_table("distilled_pairs", "Verdicts on all pairs", caption, columns, rows)
 
 
 def build_published_scores_table(summarization: SummarizationFindings) -> Table:
-    """Return published scores beside ours."""
+    """Return the table of published scores next to ours."""
     columns = [
         *make_text_columns("source"),
         _make_system_column("system", "system"),
-        Column("measure", "measure", format=lambda measure: ROUGE_TITLES.get(measure, measure)),
+        Column("measure", "metric", format=lambda metric: ROUGE_TITLES.get(metric, metric)),
         *make_numeric_columns(
             "published", "ours", format=lambda score: number_format.format_fixed(score, ROUGE_DECIMALS)
         ),
     ]
     rows = []
-    for result in summarization.published:
-        our_scores = summarization.scores.get(result.model)
-        for measure, value in result.scores.items():
-            ours = our_scores.rouge[measure].value if our_scores else None
-            rows.append([result.source, result.model, measure, value, ours])
+    for publication in summarization.published:
+        our_scores = summarization.scores.get(publication.model)
+        for metric, published_score in publication.scores.items():
+            our_score = our_scores.rouge[metric].value if our_scores else None
+            rows.append([publication.source, publication.model, metric, published_score, our_score])
     caption = "Measured with other models on other documents: compare the order of the systems, not the scores."
     return make_table("distilled_reported", "Published scores beside ours", caption, columns, rows)
 
 
 def build_claims_table(summarization: SummarizationFindings) -> Table:
-    """Return published claims with our answers."""
+    """Return the table of published claims with the verdict that answers each."""
     columns = make_text_columns("source", "claim", "answer", outcome="verdict")
-    columns += make_numeric_columns(effect="difference", format=format_difference) + make_text_columns("note")
+    columns += make_numeric_columns(effect="difference", format=format_rouge_difference) + make_text_columns("note")
     rows = [
         [*(claim.source, claim.statement, claim.answer, claim.outcome), claim.effect, claim.explanation]
         for claim in summarization.claims
@@ -223,7 +226,7 @@ def build_claims_table(summarization: SummarizationFindings) -> Table:
 
 
 def build_teacher_table(findings: Findings) -> Table:
-    """Return the size and held-out perplexity of a plain-text teacher and its students."""
+    """Return the table with the size and held-out perplexity of a plain-text teacher and its students."""
     teacher = findings.teacher
     assert isinstance(teacher, TeacherFile)
     columns = [
@@ -232,15 +235,21 @@ def build_teacher_table(findings: Findings) -> Table:
         *make_numeric_columns("perplexity", format=lambda value: number_format.format_fixed(value, 1)),
     ]
     splits = findings.corpus.splits if findings.corpus else {}
-    scores = [teacher.scores[name] for name, row in splits.items() if row.role == "test" and name in teacher.scores]
-    count = sum(row.count for row in scores)
-    teacher_perplexity = math.exp(sum(row.loss * row.count for row in scores) / count) if scores else None
+    teacher_scores = [
+        teacher.scores[name] for name, split in splits.items() if split.role == "test" and name in teacher.scores
+    ]
+    num_tokens = sum(score.count for score in teacher_scores)
+    teacher_perplexity = (
+        math.exp(sum(score.loss * score.count for score in teacher_scores) / num_tokens) if teacher_scores else None
+    )
     perplexities = {
         name: average_over_seeds("perplexity", [score for _, score in seed_scores])
         for name, seed_scores in findings.primary_scores.items()
     }
-    student_parameters = next((row.parameters[0] for row in findings.pairing.values() if row.parameters), None)
-    rows: list[list[Any]] = [["teacher" if scores else teacher.name, teacher.parameters, teacher_perplexity]]
+    student_parameters = next(
+        (pairing.parameters[0] for pairing in findings.pairing.values() if pairing.parameters), None
+    )
+    rows: list[list[Any]] = [["teacher" if teacher_scores else teacher.name, teacher.parameters, teacher_perplexity]]
     for name, perplexity in perplexities.items():
         title = "student without a teacher" if name == "baseline" else f"student, {name}"
         rows.append([Cell(title, name), student_parameters, perplexity])
@@ -250,8 +259,8 @@ def build_teacher_table(findings: Findings) -> Table:
     return make_table("teacher", "Teacher and students", caption, columns, rows)
 
 
-def list_sample_summaries(findings: Findings) -> list[dict[str, Any]]:
-    """Return a few documents with the summaries of all systems, for the page and the terminal."""
+def list_example_summaries(findings: Findings) -> list[dict[str, Any]]:
+    """Return a few documents with the summaries of all systems, for the report and the terminal."""
     return [
         {
             "document": example.document,

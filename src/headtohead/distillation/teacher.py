@@ -10,23 +10,25 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from headtohead.atomic_io import lock_cache_folder, read_json
-from headtohead.config import distillation, experiment
-from headtohead.data.tokenizers import TokenizerProtocol
-from headtohead.distillation.teacher_cache import METADATA_FILE, get_cache_root
+from headtohead.cache_folders import lock_cache_folder
+from headtohead.config import experiment
+from headtohead.config.tables import distillation
+from headtohead.data.tokenization.tokenizers import TokenizerProtocol
+from headtohead.distillation.teacher_cache import find_cache_folders, get_cache_root
 from headtohead.errors import ModelError
+from headtohead.experiment.provenance.run_identity import compute_run_identity
 from headtohead.experiment.run_folder import Run
-from headtohead.experiment.run_identity import compute_run_identity
 from headtohead.experiment.schemas import TeacherFile, TeacherSettings
 from headtohead.generation.strategies import Strategy, build_strategy
 from headtohead.nn.transformer import Transformer
 from headtohead.progress import ProgressCallback, ProgressUpdate, ignore_progress
-from headtohead.saved_models.open_model import FingerprintedModel, load_fingerprinted_model
-from headtohead.training.loop import TrainingProgress
+from headtohead.saved_models.fingerprint import FingerprintedModel, load_fingerprinted_model
+from headtohead.training.training_progress import TrainingProgress
 
-BATCH_SIZE = 64
-"""rows per batch for a Transformer; pretrained teachers process one row at a time, so an interrupt loses at most one"""
+TEACHER_BATCH_SIZE = 64
+"""batch size for a `Transformer`; it is 1 for pretrained teachers, so that an interrupt loses at most one document"""
 TRAINED_TEACHERS_FOLDER = "trained"
+"""folder in the teacher cache with the run folders of teachers built from parts"""
 
 
 class RunTrial(Protocol):
@@ -48,9 +50,9 @@ def open_teacher(
 
 
 @lru_cache(maxsize=2)
-def _load_teacher(source: str) -> FingerprintedModel:
+def _load_teacher(model_source: str) -> FingerprintedModel:
     """Load a teacher from a run folder or a pretrained model; the last two stay in memory."""
-    return load_fingerprinted_model(source)
+    return load_fingerprinted_model(model_source)
 
 
 def train_teacher(
@@ -61,14 +63,13 @@ def train_teacher(
     identity = compute_run_identity(teacher_trial, dataset.corpus.digest)
     folder = get_cache_root() / TRAINED_TEACHERS_FOLDER / identity
 
-    def report(progress: TrainingProgress) -> None:
-        """Forward training progress as a `ProgressUpdate`."""
-        update = ("training the teacher", progress.step, progress.total_steps, progress.seconds_left)
-        on_progress(ProgressUpdate(*update))
+    def forward_training_progress(progress: TrainingProgress) -> None:
+        """Pass training progress to `on_progress` as a `ProgressUpdate`."""
+        on_progress(ProgressUpdate("training the teacher", progress.step, progress.total_steps, progress.seconds_left))
 
     with lock_cache_folder(folder):
         if not (folder / "result.json").is_file():
-            run_trial(teacher_trial, folder, on_progress=report)
+            run_trial(teacher_trial, folder, on_progress=forward_training_progress)
     return folder
 
 
@@ -92,7 +93,7 @@ def build_teacher_trial(trial: experiment.Trial) -> experiment.Trial:
 def describe_teacher(
     trial: experiment.Trial, dataset: Any, run_trial: RunTrial, on_progress: ProgressCallback = ignore_progress
 ) -> TeacherFile:
-    """Return the teacher's name, weights digest and size and, if it is built from parts, its settings and scores."""
+    """Return the content of teacher.json: name, weights digest, size and, if built from parts, settings and scores."""
     assert trial.teacher is not None
     teacher = open_teacher(trial, dataset, run_trial, on_progress)
     description = TeacherFile.model_validate(teacher.to_dict())
@@ -104,19 +105,20 @@ def describe_teacher(
     return description.model_copy(update=training_fields)
 
 
-def list_teacher_cache_folders(trial: experiment.Trial, dataset: Any, run_trial: RunTrial) -> list[Path]:
-    """Return the cache folders that hold a teacher's outputs, and its run folder if it is built from parts."""
+def list_teacher_folders(trial: experiment.Trial, dataset: Any, run_trial: RunTrial) -> list[Path]:
+    """Return the folders that another machine needs to use a trial's teacher without recomputing anything.
+
+    These are the cache folders with the teacher's outputs and, if it is built from parts, its run folder.
+    """
     assert trial.teacher is not None
-    digest = open_teacher(trial, dataset, run_trial).digest
-    metadata_files = get_cache_root().glob(f"*/{METADATA_FILE}")
-    folders = sorted(path.parent for path in metadata_files if read_json(path)["digest"] == digest)
+    cache_folders = find_cache_folders(open_teacher(trial, dataset, run_trial).digest)
     if isinstance(trial.teacher.model, str):
-        return folders
-    return [*folders, train_teacher(trial, dataset, run_trial)]
+        return cache_folders
+    return [*cache_folders, train_teacher(trial, dataset, run_trial)]
 
 
 def build_teacher_strategy(teacher: distillation.TeacherConfig) -> Strategy:
-    """Return the configured decoding strategy; the default is greedy for summaries and sampling for plain text."""
+    """Return the teacher's decoding strategy; the default is greedy for summaries and sampling for plain text."""
     if teacher.strategy is not None:
         return build_strategy(teacher.strategy.kind, **teacher.strategy.options)
     return build_strategy("sample" if teacher.prompt is None else "greedy")
@@ -142,10 +144,10 @@ def check_same_vocabulary(teacher: FingerprintedModel, tokenizer: TokenizerProto
 
 
 def list_vocabulary(tokenizer: Any) -> list[str]:
-    """Return every token as text, in id order."""
+    """Return the text of every token in the vocabulary, in id order."""
     return [tokenizer.id_to_token(token_id) for token_id in range(tokenizer.vocab_size)]
 
 
-def choose_batch_size(teacher: FingerprintedModel) -> int:
-    """Return the number of rows per batch for this teacher."""
-    return BATCH_SIZE if isinstance(teacher.model, Transformer) else 1
+def choose_teacher_batch_size(teacher: FingerprintedModel) -> int:
+    """Return the batch size with which a teacher generates texts and computes logits."""
+    return TEACHER_BATCH_SIZE if isinstance(teacher.model, Transformer) else 1

@@ -6,15 +6,15 @@ from typing import Any
 
 import torch
 
-from headtohead.atomic_io import lock_cache_folder
-from headtohead.config.training import DistillationConfig
+from headtohead.cache_folders import lock_cache_folder
+from headtohead.config.tables.training import DistillationConfig
 from headtohead.data.sft import PromptedRows
-from headtohead.distillation.teacher import choose_batch_size
-from headtohead.distillation.teacher_cache import CacheKey, TeacherCache, compute_hash, find_missing
+from headtohead.distillation.teacher import choose_teacher_batch_size
+from headtohead.distillation.teacher_cache import TeacherCache, TeacherCacheKey, find_uncached_indices, hash_json_values
 from headtohead.errors import ModelError
 from headtohead.progress import ProgressCallback, ProgressReporter, ignore_progress
-from headtohead.saved_models.open_model import FingerprintedModel
-from headtohead.training.distillation_loss import TeacherTargets, compute_teacher_targets
+from headtohead.saved_models.fingerprint import FingerprintedModel
+from headtohead.training.losses.distillation_loss import TeacherTargets, compute_teacher_targets
 
 
 def compute_cached_targets(
@@ -23,52 +23,59 @@ def compute_cached_targets(
     settings: DistillationConfig,
     on_progress: ProgressCallback = ignore_progress,
 ) -> tuple[TeacherCache, list[str]]:
-    """Return a cache that holds the targets for every row, and each row's cache key."""
+    """Return a cache that contains the targets for every training sequence, and the cache key of each sequence."""
     top_k = min(settings.top_k, int(teacher.tokenizer.vocab_size))
     cache_settings = {"kind": "logits", "top_k": top_k, "temperature": settings.temperature}
-    cache_key = CacheKey(teacher.name, teacher.digest, cache_settings)
-    token_rows = rows.to_lists()
-    target_starts = [1] * len(rows) if rows.prompt_lengths is None else rows.prompt_lengths.tolist()
-    max_row_length = max(map(len, token_rows)) - 1
-    if max_row_length > teacher.model.context:
+    cache_key = TeacherCacheKey(teacher.name, teacher.digest, cache_settings)
+    sequences = rows.to_lists()
+    first_target_positions = [1] * len(rows) if rows.prompt_lengths is None else rows.prompt_lengths.tolist()
+    max_input_length = max(map(len, sequences)) - 1
+    if max_input_length > teacher.model.context:
         raise ModelError(
-            f"{teacher.name}: its context length is {teacher.model.context}, and the student's rows have "
-            f"{max_row_length} tokens"
+            f"{teacher.name}: its context length is {teacher.model.context}, and the student's sequences have "
+            f"{max_input_length} tokens"
         )
-    keys = [compute_hash(row, start) for row, start in zip(token_rows, target_starts, strict=True)]
+    sequence_keys = [
+        hash_json_values(token_ids, first_position)
+        for token_ids, first_position in zip(sequences, first_target_positions, strict=True)
+    ]
     cache = TeacherCache.open(cache_key)
-    if find_missing(keys, cache.block_locations):
+    if find_uncached_indices(sequence_keys, cache.block_locations):
         with lock_cache_folder(cache.folder):
             cache = TeacherCache.open(cache_key, is_writable=True)
-            missing = find_missing(keys, cache.block_locations)
-            completed = len(keys) - len(missing)
-            progress = ProgressReporter("computing teacher logits", len(keys), on_progress, completed=completed)
-            batch_size = choose_batch_size(teacher)
-            for start in range(0, len(missing), batch_size):
-                batch_indices = missing[start : start + batch_size]
-                targets = _compute_targets(
+            uncached_indices = find_uncached_indices(sequence_keys, cache.block_locations)
+            num_cached = len(sequences) - len(uncached_indices)
+            progress = ProgressReporter("computing teacher logits", len(sequences), on_progress, completed=num_cached)
+            batch_size = choose_teacher_batch_size(teacher)
+            for start in range(0, len(uncached_indices), batch_size):
+                batch_indices = uncached_indices[start : start + batch_size]
+                batch_targets = _compute_batch_targets(
                     teacher.model,
-                    [token_rows[index] for index in batch_indices],
-                    [target_starts[index] for index in batch_indices],
+                    [sequences[index] for index in batch_indices],
+                    [first_target_positions[index] for index in batch_indices],
                     settings,
                 )
-                for index, row_targets in zip(batch_indices, targets, strict=True):
-                    cache.add_targets(keys[index], row_targets)
+                for index, targets in zip(batch_indices, batch_targets, strict=True):
+                    cache.add_targets(sequence_keys[index], targets)
                 progress.step(len(batch_indices))
-    return cache, keys
+    return cache, sequence_keys
 
 
 @torch.inference_mode()
-def _compute_targets(
-    model: Any, rows: list[list[int]], target_starts: list[int], settings: DistillationConfig
+def _compute_batch_targets(
+    model: Any, sequences: list[list[int]], first_target_positions: list[int], settings: DistillationConfig
 ) -> list[TeacherTargets]:
-    """Return each row's targets from one forward pass over the right-padded batch."""
-    width = max(map(len, rows)) - 1
-    input_ids = torch.tensor([[*row[:-1], *[0] * (width + 1 - len(row))] for row in rows])
-    lengths = torch.tensor([len(row) - 1 for row in rows])
-    mask = torch.arange(width) < lengths[:, None]
-    logits = model(input_ids, None if bool(mask.all()) else mask).logits
+    """Return each sequence's targets from one forward pass over the right-padded batch."""
+    max_input_length = max(map(len, sequences)) - 1
+    input_ids = torch.tensor(
+        [[*token_ids[:-1], *[0] * (max_input_length + 1 - len(token_ids))] for token_ids in sequences]
+    )
+    input_lengths = torch.tensor([len(token_ids) - 1 for token_ids in sequences])
+    attention_mask = torch.arange(max_input_length) < input_lengths[:, None]
+    logits = model(input_ids, None if bool(attention_mask.all()) else attention_mask).logits
     return [
-        compute_teacher_targets(logits[index, start - 1 : len(row) - 1], settings.top_k, settings.temperature)
-        for index, (row, start) in enumerate(zip(rows, target_starts, strict=True))
+        compute_teacher_targets(
+            logits[index, first_position - 1 : len(token_ids) - 1], settings.top_k, settings.temperature
+        )
+        for index, (token_ids, first_position) in enumerate(zip(sequences, first_target_positions, strict=True))
     ]

@@ -1,4 +1,4 @@
-"""Print the results of a distillation: tables, ROUGE-1 verdicts, claims and sample summaries."""
+"""Print the results of a distillation: tables, ROUGE-1 verdicts, claims and example summaries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MAX_DOCUMENT_CHARACTERS = 400
 
 def print_distillation(findings: Findings) -> None:
     """Print the distillation results; print nothing if the experiment has no teacher."""
-    for table in tables.build_tables(findings):
+    for table in tables.build_distillation_tables(findings):
         if table.name in ("teacher", "distilled", "distilled_costs"):
             print_table(table)
     if findings.summarization is None:
@@ -32,20 +32,22 @@ def print_distillation(findings: Findings) -> None:
     for pair in findings.summarization.pairs:
         if pair.metric == "rouge-1":
             color = VERDICT_TERMINAL_COLORS.get(pair.outcome, "cyan")
-            names = f"{tables.format_system_title(pair.system)} against {tables.format_system_title(pair.reference)}"
-            effect = f" ({tables.format_difference(pair.effect)})" if math.isfinite(pair.effect) else ""
-            print_indented(f"{escape(names)}: [bold {color}]{pair.outcome}[/]{effect}")
+            system_pair = (
+                f"{tables.format_system_title(pair.system)} against {tables.format_system_title(pair.reference)}"
+            )
+            effect = f" ({tables.format_rouge_difference(pair.effect)})" if math.isfinite(pair.effect) else ""
+            print_indented(f"{escape(system_pair)}: [bold {color}]{pair.outcome}[/]{effect}")
     print_claims(findings.summarization.claims)
-    for item in tables.list_sample_summaries(findings):
-        _print_sample_summaries(item)
+    for example in tables.list_example_summaries(findings):
+        _print_example_summaries(example)
 
 
-def _print_sample_summaries(sample: dict[str, Any]) -> None:
+def _print_example_summaries(example: dict[str, Any]) -> None:
     """Print a document with its reference summaries and every system's summary."""
-    document = sample["document"]
+    document = example["document"]
     excerpt = document[:MAX_DOCUMENT_CHARACTERS] + (" ..." if len(document) > MAX_DOCUMENT_CHARACTERS else "")
     get_stdout_console().print(f"\n[dim]{escape(excerpt)}[/]")
-    for reference in sample["human"]:
+    for reference in example["human"]:
         print_indented(f"[bold]human:[/] {escape(reference)}")
-    for summary in sample["generated"]:
+    for summary in example["generated"]:
         print_indented(f"[bold]{escape(summary['system'])}:[/] {escape(summary['text']) or '(empty)'}")

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 
 from headtohead import safe_open
-from headtohead.execution.worker_pool import Job, MessageQueue, WorkerPool
-from headtohead.json_channel import SINGLE_THREAD_ENVIRONMENT, ChildProcess
-from headtohead.training import devices
+from headtohead.child_process import SINGLE_THREAD_ENVIRONMENT, ChildProcess
+from headtohead.execution.worker_pool import Job, MessageQueue, WorkerPool, get_training_bytes
+from headtohead.training.hardware import devices
 
 WORKER_MODULE = "headtohead.execution.worker"
-MEMORY_PER_WORKER = 1 << 30
+WORKER_BYTES = 420 * 10**6
+"""memory of a worker that has imported torch and this package"""
 JOIN_TIMEOUT_SECONDS = 5.0
 LOG_TAIL_BYTES = 4096
 
@@ -47,7 +48,7 @@ class LocalWorker:
 
     def _forward_messages(self, message_queue: MessageQueue) -> None:
         """Put the process's messages into the queue, then None when it has exited."""
-        for message in self._process.messages():
+        for message in self._process.iter_messages():
             message_queue.put((self, message))
         self._process.process.wait()
         self._stderr_thread.join(JOIN_TIMEOUT_SECONDS)  # so that the log is complete
@@ -83,34 +84,44 @@ def _start_process(environment: dict[str, str]) -> ChildProcess:
 
 
 def build_local_pool(num_workers: int | None = None) -> WorkerPool:
-    """Return a pool of local workers; by default one per available core."""
-    return WorkerPool(num_workers or default_num_workers(), LocalWorker, can_generate_texts=True)
+    """Return a pool of local workers; by default one per available core, as far as their trials fit into memory."""
+    if num_workers is not None:
+        return WorkerPool(num_workers, LocalWorker, can_generate_texts=True)
+    available_bytes = psutil.virtual_memory().available
+
+    def compute_size(jobs: Sequence[Job]) -> int:
+        return available_bytes // (WORKER_BYTES + get_training_bytes(jobs))
+
+    num_cores = devices.count_available_cores()
+    return WorkerPool(num_cores, LocalWorker, can_generate_texts=True, compute_size=compute_size)
 
 
-def default_num_workers() -> int:
-    """Return the number of available cores, limited by available memory."""
-    max_in_memory = int(psutil.virtual_memory().available // MEMORY_PER_WORKER)
-    return max(1, min(devices.count_available_cores(), max_in_memory))
+def get_default_num_workers(training_bytes: int = 0) -> int:
+    """Return the number of workers that this machine can run: one per available core, as far as memory suffices."""
+    num_fitting_workers = psutil.virtual_memory().available // (WORKER_BYTES + training_bytes)
+    return max(1, min(devices.count_available_cores(), num_fitting_workers))
 
 
 @contextlib.contextmanager
-def prestart_workers(pool: WorkerPool, num_jobs: int, environment: dict[str, str]) -> Iterator[WorkerPool]:
-    """Start local workers while the jobs are still being prepared: importing torch takes a while.
+def prestart_local_workers(pool: WorkerPool, num_jobs: int, environment: dict[str, str]) -> Iterator[WorkerPool]:
+    """Start the processes of a local pool while its jobs are being prepared, because importing torch takes seconds.
 
-    Yields a pool that uses them; unused workers end with the context. Pools of any other kind are returned unchanged.
+    Yield a pool that uses these processes; unused ones are terminated on exit. A pool of other workers is yielded
+    unchanged.
     """
     if pool.spawn is not LocalWorker:
         yield pool
         return
-    processes = [_start_process(environment) for _ in range(min(pool.size, num_jobs))]
+    started_processes = [_start_process(environment) for _ in range(min(pool.size, num_jobs))]
 
-    def spawn(message_queue: MessageQueue, required: dict[str, str], log_path: Path) -> LocalWorker:
-        process = processes.pop() if processes and required == environment else None
-        return LocalWorker(message_queue, required, log_path, process)
+    def spawn(message_queue: MessageQueue, required_environment: dict[str, str], log_path: Path) -> LocalWorker:
+        is_usable = bool(started_processes) and required_environment == environment
+        process = started_processes.pop() if is_usable else None
+        return LocalWorker(message_queue, required_environment, log_path, process)
 
     try:
         yield replace(pool, spawn=spawn)
     finally:
-        for process in processes:
+        for process in started_processes:
             process.terminate()
             process.close_pipes()

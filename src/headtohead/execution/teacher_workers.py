@@ -1,4 +1,4 @@
-"""Compute the teacher outputs for all variants of an experiment before the first trial, in parallel."""
+"""Run the teacher of a distillation in the worker pool, before the first trial, for all variants of an experiment."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headtohead.config import experiment, loading
-from headtohead.distillation.distillation_data import build_distillation_data
-from headtohead.distillation.reference_runs import evaluate_references
+from headtohead.config import experiment, trial_settings
+from headtohead.distillation.reference_systems import evaluate_reference_systems
+from headtohead.distillation.student_data import build_student_data
 from headtohead.distillation.teacher import describe_teacher
 from headtohead.errors import TrialError
 from headtohead.execution.worker_pool import Job, WorkerPool, run_jobs
@@ -24,24 +24,27 @@ MAX_BATCHES_PER_JOB = 8
 """small enough that all workers finish at about the same time"""
 
 
-def run_teacher(
+def run_teacher_in_workers(
     experiment: experiment.Experiment,
     folder: Path,
     on_progress: ProgressCallback = ignore_progress,
     pool: WorkerPool | None = None,
 ) -> TeacherFile | SummarizationTeacherFile:
-    """Compute every variant's teacher outputs; return the content of teacher.json."""
-    trials = [loading.build_trial(experiment, variant, 0) for variant in experiment.names]
+    """Compute the teacher outputs that the trials of all variants read; return the content of teacher.json.
+
+    Workers of `pool` generate texts in parallel, if they support it.
+    """
+    trials = [trial_settings.build_trial(experiment, variant, 0) for variant in experiment.names]
     for trial in trials:
         dataset = prepare_dataset(trial.data, trial.task)
-        generators = build_teacher_workers(pool, trial, folder)
-        build_distillation_data(trial, dataset, run_trial, on_progress, generators=generators)
+        teacher_workers = build_teacher_workers(pool, trial, folder)
+        build_student_data(trial, dataset, run_trial, on_progress, generators=teacher_workers)
     trial = trials[0]
     dataset = prepare_dataset(trial.data, trial.task)
     if dataset.documents is None:
         return describe_teacher(trial, dataset, run_trial, on_progress)
-    generators = build_teacher_workers(pool, trial, folder)
-    return evaluate_references(trial, dataset, folder, run_trial, on_progress, generators)
+    teacher_workers = build_teacher_workers(pool, trial, folder)
+    return evaluate_reference_systems(trial, dataset, folder, run_trial, on_progress, teacher_workers)
 
 
 def build_teacher_workers(pool: WorkerPool | None, trial: experiment.Trial, folder: Path) -> TeacherWorkers | None:
@@ -51,7 +54,7 @@ def build_teacher_workers(pool: WorkerPool | None, trial: experiment.Trial, fold
 
 @dataclass(frozen=True)
 class TeacherWorkers:
-    """Generate teacher texts in the worker pool that runs the trials afterwards."""
+    """Generate texts with the teacher in the worker pool that runs the trials afterwards."""
 
     pool: WorkerPool
     trial: experiment.Trial
@@ -63,38 +66,37 @@ class TeacherWorkers:
         return self.pool.size
 
     def generate(self, prompt_batches: Sequence[list[list[int]]], max_new_tokens: int) -> Iterator[TeacherTextLine]:
-        """Yield cache lines in the order in which workers finish them."""
+        """Yield the lines of the teacher cache, one per prompt, in the order in which workers finish them."""
         batches_per_job = max(1, min(MAX_BATCHES_PER_JOB, len(prompt_batches) // (2 * self.size)))
         jobs = [
             Job(
                 self.trial,
                 self.log_path.parent,
-                texts={
+                teacher_batches={
                     "prompt_batches": list(prompt_batches[start : start + batches_per_job]),
                     "max_new_tokens": max_new_tokens,
                 },
             )
             for start in range(0, len(prompt_batches), batches_per_job)
         ]
-        lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        line_queue: queue.Queue[dict[str, Any] | None] = queue.Queue()
 
-        def collect(jobs: Sequence[Job]) -> None:
-            """Queue the lines that the workers have generated so far."""
+        def queue_generated_lines(jobs: Sequence[Job]) -> None:
             for job in jobs:
                 while job.generated_lines:
-                    lines.put(job.generated_lines.popleft())
+                    line_queue.put(job.generated_lines.popleft())
 
-        def run() -> None:
-            """Run the jobs in a thread, then put None into the queue."""
+        def run_generation() -> None:
+            """Run the jobs, then put None into the queue."""
             try:
-                run_jobs(jobs, pool=self.pool, log_path=self.log_path, on_update=collect)
+                run_jobs(jobs, pool=self.pool, log_path=self.log_path, on_update=queue_generated_lines)
             finally:
-                collect(jobs)
-                lines.put(None)
+                queue_generated_lines(jobs)
+                line_queue.put(None)
 
-        thread = threading.Thread(target=run, daemon=True)
+        thread = threading.Thread(target=run_generation, daemon=True)
         thread.start()
-        while (line := lines.get()) is not None:
+        while (line := line_queue.get()) is not None:
             yield TeacherTextLine.model_validate(line)
         thread.join()
         if failed_job := next((job for job in jobs if job.state != "finished"), None):

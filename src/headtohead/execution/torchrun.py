@@ -20,7 +20,7 @@ from headtohead.execution.worker import report_failure, throttle_progress
 from headtohead.execution.worker_pool import Job, MessageQueue, WorkerPool
 from headtohead.experiment.run_folder import lock_folder
 from headtohead.training import checkpoints
-from headtohead.training.distributed import DataParallelProcess, join_process_group, leave_process_group
+from headtohead.training.parallel.data_parallel import DataParallelProcess, join_process_group, leave_process_group
 from headtohead.trials.trial import run_trial
 
 RESUME_HINT = "checkpoints are intact: run the same command with --resume"
@@ -52,7 +52,7 @@ def run_follower(environment: Mapping[str, str]) -> None:
 
 @contextmanager
 def open_leader(environment: Mapping[str, str]) -> Iterator[TorchrunLeader]:
-    """Yield the leader; release the followers at the end."""
+    """Yield the leader of the process group; release the followers at the end."""
     ranks = join_process_group(*read_ranks(environment))
     _install_sigterm_handler(ranks)
     leader = TorchrunLeader(ranks)
@@ -111,8 +111,8 @@ class TorchrunLeader:
             on_progress = throttle_progress(self._send)
             result = run_trial(job.trial, job.folder, device=device, on_progress=on_progress, ranks=self.ranks)
             assert result is not None  # the leader is the main process
-            summary = result.model_dump(mode="json", include={"scores", "training"})
-            self._send({"event": "finished", "result": summary})
+            result_json = result.model_dump(mode="json", include={"scores", "training"})
+            self._send({"event": "finished", "result": result_json})
         except DivergedError as error:
             self._send(report_failure(error, job.folder))
         except PeerLostError as error:
@@ -141,10 +141,10 @@ class TorchrunLeader:
 def _install_sigterm_handler(ranks: DataParallelProcess) -> None:
     """Turn SIGTERM into PeerLostError: torchrun sends it when another process has died, or when it is stopped."""
 
-    def handle(signal_number: int, frame: Any) -> None:
+    def raise_peer_lost(signal_number: int, frame: Any) -> None:
         raise PeerLostError(f"process {ranks.rank + 1} of {ranks.world_size} was terminated by torchrun")
 
-    signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGTERM, raise_peer_lost)
 
 
 @contextmanager
@@ -156,13 +156,16 @@ def _add_resume_hint() -> Iterator[None]:
         raise PeerLostError(f"{error}; {RESUME_HINT}") from error
 
 
-def reshard_runs(folder: Path, num_processes: int) -> list[Path]:
-    """Rewrite unfinished runs' checkpoints for a different number of processes; return the runs that changed."""
+def reshard_unfinished_runs(folder: Path, num_processes: int) -> list[Path]:
+    """Rewrite the checkpoints of an experiment's unfinished runs for a different number of torchrun processes.
+
+    Return the run folders that changed.
+    """
     if not folder.is_dir():
         return []
     with lock_folder(folder):
-        runs = [path.parent for path in sorted(folder.glob("**/seed-*/trial.json"))]
-        return [run for run in runs if checkpoints.reshard(run, num_processes)]
+        run_folders = [path.parent for path in sorted(folder.glob("**/seed-*/trial.json"))]
+        return [run_folder for run_folder in run_folders if checkpoints.reshard_checkpoint(run_folder, num_processes)]
 
 
 def check_torchrun_options(backend: str | None, num_workers: int | None) -> None:

@@ -1,7 +1,7 @@
 """The worker process: `python -m headtohead.execution.worker` runs trials and reports their progress.
 
 With one process per worker, a crash affects one trial only, and environment variables can be set before torch is
-imported. `json_channel` describes the protocol.
+imported. Requests are those of `Job.to_request`; `child_process` describes the protocol.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from headtohead.atomic_io import lock_run_folder
+from headtohead.child_process import ParentChannel
 from headtohead.config import experiment
 from headtohead.errors import HeadToHeadError, RunFolderError
+from headtohead.experiment.run_folder import lock_run_folder
 from headtohead.experiment.schemas import FailureFile, write_record
-from headtohead.json_channel import ParentChannel
 
 PROGRESS_INTERVAL_SECONDS = 0.25
-SendEvent = Callable[[dict[str, Any]], None]
+SendMessage = Callable[[dict[str, Any]], None]
 
 
 def main() -> None:
@@ -29,68 +29,68 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
-    from headtohead.training import memory
+    from headtohead.training.hardware import process_memory
     from headtohead.trials import trial  # noqa: F401  # import before the first job arrives
 
-    memory.retain_freed_memory()
+    process_memory.retain_freed_memory()
     channel.send({"event": "ready"})
-    for request in channel.requests():
-        _run_and_report(request, channel)
+    for request in channel.iter_requests():
+        run_and_report(request, channel.send)
 
 
-def _run_and_report(request: dict[str, Any], channel: ParentChannel) -> None:
-    """Run one request and send its result or failure."""
+def run_and_report(request: dict[str, Any], send_message: SendMessage) -> None:
+    """Run the job of one request, and send its result or failure."""
     folder = Path(request["folder"])
 
     def send(message: dict[str, Any]) -> None:
-        channel.send({**message, "request": request["request"]})
+        send_message({**message, "request": request["request"]})
 
     try:
         send({"event": "finished", "result": _run_job(request, folder, send)})
     except Exception as error:  # noqa: BLE001  # any error must affect this trial only
         if not isinstance(error, HeadToHeadError):
             traceback.print_exc()
-        send(report_failure(error, folder, is_trial=not request["texts"]))
+        send(report_failure(error, folder, is_trial=not request["teacher_batches"]))
 
 
-def _run_job(request: dict[str, Any], folder: Path, send: SendEvent) -> dict[str, Any]:
-    """Run a trial and return its scores, or generate some of a teacher's texts and return {}."""
-    from headtohead.distillation.teacher_texts import generate_batches
+def _run_job(request: dict[str, Any], folder: Path, send: SendMessage) -> dict[str, Any]:
+    """Run a trial and return its scores, or generate texts with the trial's teacher and return {}."""
+    from headtohead.distillation.teacher_texts import generate_texts_in_worker
     from headtohead.model_cost import ModelCost
     from headtohead.tasks.registry import prepare_dataset
     from headtohead.trials.trial import run_trial
 
     trial = experiment.Trial.model_validate(request["trial"])
-    if request["texts"]:
+    if request["teacher_batches"]:
         dataset = prepare_dataset(trial.data, trial.task)
-        for line in generate_batches(trial, dataset, run_trial, **request["texts"]):
+        for line in generate_texts_in_worker(trial, dataset, run_trial, **request["teacher_batches"]):
             send({"event": "text", "line": line})
         return {}
     if not folder.parent.parent.is_dir():
         raise RunFolderError(f"{folder.parent.parent}: was removed while its trials were running")
     with lock_run_folder(folder):
-        cost = ModelCost(**request["model_cost"]) if request.get("model_cost") else None
-        reporter = throttle_progress(send)
-        result = run_trial(trial, folder, device=request["device"], on_progress=reporter, model_size=cost)
+        model_cost = ModelCost(**request["model_cost"]) if request.get("model_cost") else None
+        on_progress = throttle_progress(send)
+        result = run_trial(trial, folder, device=request["device"], on_progress=on_progress, model_cost=model_cost)
     assert result is not None  # a worker trains alone
     return result.model_dump(mode="json", include={"scores", "training"})
 
 
-def throttle_progress(send: SendEvent) -> Callable[[Any], None]:
+def throttle_progress(send: SendMessage) -> Callable[[Any], None]:
     """Return a training callback that reports a worker's progress a few times per second, and at the last step."""
-    last_sent = 0.0
+    last_report_time = 0.0
 
     def report(progress: Any) -> None:
-        nonlocal last_sent
-        if time.monotonic() - last_sent > PROGRESS_INTERVAL_SECONDS or progress.step == progress.total_steps:
-            last_sent = time.monotonic()
+        nonlocal last_report_time
+        if time.monotonic() - last_report_time > PROGRESS_INTERVAL_SECONDS or progress.step == progress.total_steps:
+            last_report_time = time.monotonic()
             send({"event": "progress", **asdict(progress)})
 
     return report
 
 
 def report_failure(error: Exception, folder: Path, *, is_trial: bool = True) -> dict[str, Any]:
-    """Write failure.json for a failed trial, if possible, and return the worker's message for the parent."""
+    """Write failure.json for a failed trial, if possible, and return the worker's message to its parent."""
     message = format_error(error, folder)
     if is_trial:
         try:
@@ -101,7 +101,7 @@ def report_failure(error: Exception, folder: Path, *, is_trial: bool = True) -> 
 
 
 def format_error(error: Exception, folder: Path) -> str:
-    """Return the message that a worker sends to the user for an error in a trial."""
+    """Return the message to the user about an error in a trial."""
     if isinstance(error, HeadToHeadError):
         return str(error)
     if isinstance(error, OSError) and not folder.is_dir():

@@ -1,4 +1,4 @@
-"""Run trials in parallel, one per worker.
+"""Run trials in parallel in a pool of workers, one trial per worker at a time.
 
 A worker that fails or is killed affects its own trial only: the trial is reported as lost, and a new worker takes the
 next one. `local_worker`, `ray.backend` and `torchrun` implement workers.
@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol
 from headtohead.config import experiment
 from headtohead.model_cost import ModelCost
 from headtohead.progress import format_duration
-from headtohead.training import devices
+from headtohead.training.hardware import precision
 
 MAX_SILENT_SECONDS = 3600.0
 """a worker that has reported nothing for this long is ended; audits and evaluation take a fraction of that time"""
@@ -29,16 +29,15 @@ JobState = Literal["waiting", "running", "finished", "failed", "lost", "kept"]
 
 @dataclass
 class Job:
-    """A trial to run. With `texts`, the job generates some of the teacher's texts instead."""
+    """A trial to run and its progress. With `teacher_batches`, the job generates texts with the trial's teacher."""
 
     trial: experiment.Trial
     folder: Path
     state: JobState = "waiting"
     step: int = 0
-    steps: int = 0
+    total_steps: int = 0
     loss: float | None = None
-    rate: float = 0.0
-    """training steps per second"""
+    steps_per_second: float = 0.0
     seconds_left: float | None = None
     """its worker's estimate at `report_time`"""
     message: str = ""
@@ -50,10 +49,10 @@ class Job:
     report_time: float = 0.0
     """when its worker last reported"""
     result: dict[str, Any] = field(default_factory=dict)
-    texts: dict[str, Any] | None = None
-    """arguments for `teacher_texts.generate_batches`"""
+    teacher_batches: dict[str, Any] | None = None
+    """prompts and length limit, as arguments for `teacher_texts.generate_texts_in_worker`"""
     generated_lines: deque[dict[str, Any]] = field(default_factory=deque)
-    """teacher texts that have not been collected yet"""
+    """generated teacher texts, as lines of the teacher cache, that have not been collected yet"""
     model_cost: ModelCost | None = None
     """computed by the parent: a worker would have to import torch's compiler to count FLOPs"""
 
@@ -77,12 +76,13 @@ class Job:
             "trial": self.trial.model_dump(mode="json"),
             "folder": str(self.folder),
             "device": device,
-            "texts": self.texts,
+            "teacher_batches": self.teacher_batches,
             "model_cost": None if self.model_cost is None else asdict(self.model_cost),
         }
 
 
 OnJobsUpdate = Callable[[Sequence[Job]], None]
+"""called with all jobs whenever one of them may have changed"""
 
 
 class WorkerHandle(Protocol):
@@ -112,19 +112,30 @@ class WorkerPool:
     size: int
     spawn: SpawnWorker
     can_generate_texts: bool = False
-    """whether the workers accept jobs with `texts`"""
+    """whether the workers accept jobs with `teacher_batches`"""
+    compute_size: Callable[[Sequence[Job]], int] | None = None
+    """returns how many workers may run at once, given all jobs; None: always `size`"""
+
+    def get_size(self, jobs: Sequence[Job]) -> int:
+        """Return how many workers may run at once now."""
+        return self.size if self.compute_size is None else max(1, min(self.size, self.compute_size(jobs)))
+
+
+def get_training_bytes(jobs: Sequence[Job]) -> int:
+    """Return the memory of the largest trial among the unfinished jobs; 0 if it is not known."""
+    return max((job.model_cost.training_bytes for job in jobs if job.model_cost and not job.is_over), default=0)
 
 
 def build_environment(trials: Sequence[experiment.Trial]) -> dict[str, str]:
-    """Return the environment variables that workers need before torch is imported.
+    """Return the environment variables that workers need before they import torch.
 
-    Muon multiplies in bfloat16, which some machines report as supported although it gives wrong results or is very
-    slow.
+    Some machines report bfloat16 as supported although it crashes, gives wrong results or is very slow. Muon multiplies
+    in bfloat16 in every precision.
     """
-    if all(trial.training.optimizer.kind != "muon" for trial in trials):
+    if not any(trial.training.optimizer.kind == "muon" or trial.training.precision == "bf16" for trial in trials):
         return {}
-    probe = devices.probe_bfloat16()
-    return devices.BFLOAT16_WORKAROUND_ENV if probe.status == "works with workaround" else {}
+    bfloat16_support = precision.probe_bfloat16()
+    return precision.BFLOAT16_WORKAROUND_ENV if bfloat16_support.status == "works with workaround" else {}
 
 
 def run_jobs(
@@ -150,27 +161,28 @@ def run_jobs(
         next_jobs: Called with the number of free workers; returns further jobs.
         environment: The workers' environment variables; by default those that the trials need.
     """
-    waiting = deque(job for job in jobs if job.state == "waiting")
+    waiting_jobs = deque(job for job in jobs if job.state == "waiting")
     message_queue: MessageQueue = queue.Queue()
     if environment is None:
-        environment = build_environment([job.trial for job in waiting])
+        environment = build_environment([job.trial for job in waiting_jobs])
     workers: list[WorkerHandle] = []
 
     def start_next_job(worker: WorkerHandle) -> None:
-        job = waiting.popleft()
+        job = waiting_jobs.popleft()
         on_start(job)
         worker.start_job(job, device)
 
     try:
         while True:
-            num_free = pool.size - sum(worker.job is not None for worker in workers) - len(waiting)
+            size = pool.get_size(jobs)
+            num_free = size - sum(worker.job is not None for worker in workers) - len(waiting_jobs)
             new_jobs = next_jobs(num_free) if num_free > 0 else []
             jobs += new_jobs
-            waiting += new_jobs
+            waiting_jobs += new_jobs
             for worker in workers:
-                if worker.job is None and waiting:
+                if worker.job is None and waiting_jobs:
                     start_next_job(worker)
-            while waiting and len(workers) < pool.size:
+            while waiting_jobs and len(workers) < size:
                 worker = pool.spawn(message_queue, environment, log_path)
                 workers.append(worker)
                 start_next_job(worker)
@@ -178,7 +190,7 @@ def run_jobs(
                 break
             try:
                 worker, message = message_queue.get(timeout=0.5)
-                _handle_message(worker, message, workers, waiting)
+                _handle_worker_message(worker, message, workers, waiting_jobs)
             except queue.Empty:
                 pass
             _end_silent_workers(workers)
@@ -204,39 +216,38 @@ def _end_silent_workers(workers: list[WorkerHandle]) -> None:
         worker.end()
 
 
-def _handle_message(
-    worker: WorkerHandle, message: dict[str, Any] | None, workers: list[WorkerHandle], waiting: deque[Job]
+def _handle_worker_message(
+    worker: WorkerHandle, message: dict[str, Any] | None, workers: list[WorkerHandle], waiting_jobs: deque[Job]
 ) -> None:
     """Update a worker's job, or replace a worker that has exited. Messages from removed workers are ignored."""
     if worker not in workers:
         return
     if message is None or message["event"] == "reassign":
-        if (job := _handle_lost_worker(worker, is_reassignable=message is not None)) is not None:
-            waiting.appendleft(job)
+        if (job := _detach_job_of_lost_worker(worker, is_reassignable=message is not None)) is not None:
+            waiting_jobs.appendleft(job)
         workers.remove(worker)
         worker.close()
     elif _update_job(worker, message):
         worker.job = None
-    if not waiting and any(
-        other_worker.job and other_worker.job.num_reassignments and not other_worker.is_ready
-        for other_worker in workers
+    if not waiting_jobs and any(
+        candidate.job and candidate.job.num_reassignments and not candidate.is_ready for candidate in workers
     ):
         # A reassigned job may be queued for the very slot that an idle worker occupies.
-        for idle_worker in [other_worker for other_worker in workers if other_worker.job is None]:
+        for idle_worker in [candidate for candidate in workers if candidate.job is None]:
             idle_worker.end()
             workers.remove(idle_worker)
 
 
 def _update_job(worker: WorkerHandle, message: dict[str, Any]) -> bool:
-    """Record a message in its worker's job; return whether the job is over."""
+    """Record a worker's message in its job; return whether the job is over."""
     worker.is_ready = True
     job = worker.job
     if job is None or message["event"] == "ready":
         return False
     job.report_time = time.monotonic()
     if message["event"] == "progress":
-        keys = ("step", "total_steps", "loss", "steps_per_second", "seconds_left")
-        job.step, job.steps, job.loss, job.rate, job.seconds_left = (message[key] for key in keys)
+        for key in ("step", "total_steps", "loss", "steps_per_second", "seconds_left"):
+            setattr(job, key, message[key])
         return False
     if message["event"] == "text":
         job.generated_lines.append(message["line"])
@@ -249,7 +260,7 @@ def _update_job(worker: WorkerHandle, message: dict[str, Any]) -> bool:
     return True
 
 
-def _handle_lost_worker(worker: WorkerHandle, *, is_reassignable: bool) -> Job | None:
+def _detach_job_of_lost_worker(worker: WorkerHandle, *, is_reassignable: bool) -> Job | None:
     """Detach an exited worker's job; return it if it should continue on a different machine."""
     job, worker.job = worker.job, None
     if job is None:

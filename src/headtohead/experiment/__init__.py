@@ -1,1 +1,1 @@
-"""Experiments on disk: loading experiment files, run folders and their schemas, and the journal."""
+"""Experiments on disk: experiment files, run folders with their schemas and provenance, the journal and findings."""

@@ -10,25 +10,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headtohead.atomic_io import (
-    CHECKSUM_KEY,
-    append_jsonl,
-    compute_checksum,
-    compute_sha256,
-    read_jsonl,
-    repair_jsonl,
-)
+from headtohead.atomic_io import compute_sha256
 from headtohead.errors import RunFolderError
 from headtohead.experiment.schemas import JournalEvent, Record, RunEvent, validate_record
+from headtohead.json_files import CHECKSUM_KEY, append_jsonl, compute_json_checksum, read_jsonl, repair_jsonl
 
 JOURNAL_FILE = "journal.jsonl"
-SETTINGS_KEYS = ("experiment", "corpus_digests", "dependencies")
-"""entries of experiment.json that results depend on"""
+RESULT_KEYS = ("experiment", "corpus_digests", "dependencies")
+"""keys of experiment.json that results depend on"""
 
 
-def compute_settings_digest(raw_experiment: dict[str, Any]) -> str:
-    """Return the SHA-256 of the settings in experiment.json, given as plain JSON values."""
-    return compute_checksum({key: raw_experiment.get(key) for key in SETTINGS_KEYS})
+def compute_settings_digest(experiment_json: dict[str, Any]) -> str:
+    """Return the SHA-256 of what results depend on in the content of experiment.json, for the journal."""
+    return compute_json_checksum({key: experiment_json.get(key) for key in RESULT_KEYS})
 
 
 @dataclass
@@ -36,7 +30,8 @@ class Journal:
     """The journal.jsonl in an experiment's folder. Only the process that has locked the folder appends to it."""
 
     folder: Path
-    _size: int = field(default=-1, init=False)
+    _file_size: int | None = field(default=None, init=False)
+    """size after the last append of this process, in bytes"""
     _last_checksum: str = field(default="", init=False)
 
     @property
@@ -49,15 +44,15 @@ class Journal:
 
     def append(self, event: Record) -> None:
         """Append an event and wait until it has reached the disk."""
-        if not self.path.is_file() or self.path.stat().st_size != self._size:
+        if not self.path.is_file() or self.path.stat().st_size != self._file_size:
             self.folder.mkdir(parents=True, exist_ok=True)
             repair_jsonl(self.path)
             lines = self._read_lines()
             self._last_checksum = lines[-1][1] if lines else ""
         line = event.to_json()
-        self._last_checksum = compute_checksum(line, self._last_checksum)
+        self._last_checksum = compute_json_checksum(line, self._last_checksum)
         append_jsonl(self.path, {**line, CHECKSUM_KEY: self._last_checksum}, fsync=True)
-        self._size = self.path.stat().st_size
+        self._file_size = self.path.stat().st_size
 
     def append_new(self, event: Record) -> None:
         """Append an event, unless it equals the last event of the same type."""
@@ -73,10 +68,10 @@ class Journal:
         """Return the events, each with the checksum of its line."""
         lines: list[tuple[JournalEvent, str]] = []
         checksum = ""
-        for number, line in enumerate(read_jsonl(self.path), start=1):
-            location = f"{self.path}, line {number}"
+        for line_number, line in enumerate(read_jsonl(self.path), start=1):
+            location = f"{self.path}, line {line_number}"
             event: JournalEvent = validate_record(line, JournalEvent, location)  # type: ignore[arg-type]
-            checksum = compute_checksum(line, checksum)
+            checksum = compute_json_checksum(line, checksum)
             if line.get(CHECKSUM_KEY) != checksum:
                 raise RunFolderError(
                     f"{location} is corrupted: checksum mismatch; the line was edited, or lines before it were added, "

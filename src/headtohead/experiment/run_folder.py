@@ -1,4 +1,4 @@
-"""Run folders: the files that training writes and that reports read. See docs/reference/run-folder.md for every file.
+"""Open and lock the folders of an experiment and its runs, and read their files. See docs/reference/run-folder.md.
 
 RUNS/EXPERIMENT/
   experiment.json               the resolved experiment, its identity, versions, the command
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,18 +25,14 @@ from typing import Any
 import numpy as np
 
 from headtohead import safe_open
-from headtohead.atomic_io import (
-    compute_sha256,
-    has_valid_checksum,
-    read_json_object,
-    translate_disk_full_error,
-)
+from headtohead.atomic_io import compute_sha256, translate_disk_full_error
 from headtohead.audit.result import CheckResult
 from headtohead.config import experiment as config_experiment
 from headtohead.config.base import FOLDER_NAME_PATTERN, FOLDER_NAME_RULE
-from headtohead.config.loading import build_trial
+from headtohead.config.trial_settings import build_trial
 from headtohead.errors import FolderLockedError, RunFolderError
 from headtohead.experiment import schemas
+from headtohead.json_files import has_valid_json_checksum, read_json_object
 
 WEIGHT_FILES = ("model.safetensors", "adapter_model.safetensors")
 
@@ -78,11 +75,11 @@ class Run:
     @cached_property
     def scores(self) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
         """Return per-example arrays with the keys "SPLIT.losses", "SPLIT.counts" and "SPLIT.correct"."""
-        return safe_open.read_arrays(self.folder / "scores.safetensors")
+        return safe_open.read_safetensors(self.folder / "scores.safetensors")
 
     @cached_property
     def lengths(self) -> schemas.LengthGeneralizationFile:
-        """Return the results at different input lengths; empty if there are none."""
+        """Return lengths.json, the run's scores and costs at different input lengths; empty if there are none."""
         path = self.folder / "lengths.json"
         if not path.is_file():
             return schemas.LengthGeneralizationFile()
@@ -107,17 +104,17 @@ class Run:
 
     @property
     def has_valid_checksum(self) -> bool:
-        """Return whether result.json, which holds the checksums of all other files, matches its own checksum."""
-        return has_valid_checksum(read_json_object(self.folder / "result.json"))
+        """Return whether result.json, which contains the checksums of all other files, matches its own checksum."""
+        return has_valid_json_checksum(read_json_object(self.folder / "result.json"))
 
     def check(self) -> None:
-        """Raise RunFolderError if a file that verdicts depend on was modified. Weights are not read."""
-        damaged = self.find_damaged_files(exclude=WEIGHT_FILES)
-        damaged += [] if self.has_valid_checksum else ["result.json"]
-        if damaged:
+        """Raise RunFolderError if a file of this run that verdicts depend on was modified. Weights are not read."""
+        damaged_files = self.find_damaged_files(exclude=WEIGHT_FILES)
+        damaged_files += [] if self.has_valid_checksum else ["result.json"]
+        if damaged_files:
             raise RunFolderError(
-                f"{self.folder / damaged[0]} is corrupted: checksum mismatch; restore it, or remove {self.folder} and "
-                "train it again with --resume"
+                f"{self.folder / damaged_files[0]} is corrupted: checksum mismatch; restore it, or remove "
+                f"{self.folder} and train it again with --resume"
             )
 
     def find_damaged_files(self, *, exclude: Sequence[str] = ()) -> list[str]:
@@ -125,14 +122,14 @@ class Run:
         checksums = self.result.sha256
         if not checksums:
             raise RunFolderError(f"{self.folder / 'result.json'} is corrupted or not ours: it has no checksums")
-        if outside := [name for name in checksums if not schemas.is_safe_relative_path(name)]:
-            raise RunFolderError(f"{self.folder / 'result.json'} names a file outside the run: {outside[0]!r}")
+        if unsafe_paths := [name for name in checksums if not schemas.is_safe_relative_path(name)]:
+            raise RunFolderError(f"{self.folder / 'result.json'} names a file outside the run: {unsafe_paths[0]!r}")
         files = {name: self.folder / name for name in checksums if name not in exclude}
         return [name for name, path in files.items() if not path.is_file() or compute_sha256(path) != checksums[name]]
 
 
 FinishedRuns = Mapping[str, Mapping[int, Run]]
-"""finished runs by variant and seed"""
+"""variant: seed: finished run"""
 
 
 @dataclass(frozen=True)
@@ -150,10 +147,12 @@ class ExperimentRuns:
         """Read experiment.json; raise RunFolderError for variant names that are not valid folder names."""
         path = self.folder / "experiment.json"
         metadata = schemas.read_record(path, schemas.ExperimentFile)
-        if outside := [name for name in metadata.experiment.variants if not FOLDER_NAME_PATTERN.fullmatch(name)]:
-            raise RunFolderError(f"{path}: invalid variant name {outside[0]!r}; it {FOLDER_NAME_RULE}")
-        if unread := [name for name in metadata.experiment.variants if name in safe_open.UNREAD_FOLDERS]:
-            raise RunFolderError(f"{path}: a variant cannot be named {unread[0]!r}; trackers write to this folder")
+        if invalid_names := [name for name in metadata.experiment.variants if not FOLDER_NAME_PATTERN.fullmatch(name)]:
+            raise RunFolderError(f"{path}: invalid variant name {invalid_names[0]!r}; it {FOLDER_NAME_RULE}")
+        if reserved_names := [name for name in metadata.experiment.variants if name in safe_open.UNREAD_FOLDERS]:
+            raise RunFolderError(
+                f"{path}: a variant cannot be named {reserved_names[0]!r}; trackers write to this folder"
+            )
         return metadata
 
     @cached_property
@@ -164,7 +163,7 @@ class ExperimentRuns:
         return Run(self.folder / variant / f"seed-{seed}")
 
     def seeds(self, variant: str) -> list[int]:
-        """Return the seeds that have a folder, in order."""
+        """Return the seeds of a variant that have a run folder, in order."""
         folders = [folder for folder in (self.folder / variant).glob("seed-*") if folder.is_dir()]
         matches = (schemas.SEED_FOLDER_PATTERN.fullmatch(folder.name) for folder in folders)
         return sorted(int(match.group(1)) for match in matches if match)
@@ -173,8 +172,11 @@ class ExperimentRuns:
         return {seed: run for seed in self.seeds(variant) if (run := self.run(variant, seed)).is_finished}
 
 
-def open_runs(folder: Path) -> ExperimentRuns:
-    """Open an experiment's folder. Raise RunFolderError if it is not one, or if it contains links or special files."""
+def open_experiment_runs(folder: Path) -> ExperimentRuns:
+    """Open the folder that an experiment's runs were written to.
+
+    Raise RunFolderError if it has no experiment.json, or if it contains links or special files.
+    """
     if not (folder / "experiment.json").is_file():
         raise RunFolderError(f"{folder} is not an experiment's folder: it has no experiment.json")
     safe_open.check_folder(folder)
@@ -186,8 +188,8 @@ def lock_folder(folder: Path) -> Iterator[None]:
     """Lock an experiment's folder. Raise FolderLockedError if another process holds the lock."""
     with translate_disk_full_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    resolved = folder.resolve()  # the same lock for every path to the folder
-    with safe_open.open_lock_file(resolved.parent / f".{resolved.name}.lock") as file:
+    resolved_folder = folder.resolve()  # the same lock for every path to the folder
+    with safe_open.open_lock_file(resolved_folder.parent / f".{resolved_folder.name}.lock") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -195,9 +197,26 @@ def lock_folder(folder: Path) -> Iterator[None]:
         except OSError as error:
             raise RunFolderError(
                 f"{folder}: its file system has no file locks ({error.strerror}), so two processes could write to it "
-                "at once; use a folder on another file system (--out)"
+                "at once; use a folder on a different file system (--out)"
             ) from None
         yield
+
+
+@contextlib.contextmanager
+def lock_run_folder(folder: Path) -> Iterator[None]:
+    """Hold an exclusive lock on the folder of one run while its trial writes to it; other processes wait.
+
+    The lock is held on the folder itself, and the operating system releases it when the process exits for any reason.
+    """
+    with translate_disk_full_error(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # some network file systems cannot lock folders
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def build_trials(experiment: config_experiment.Experiment, seeds: range) -> list[config_experiment.Trial]:

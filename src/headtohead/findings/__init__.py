@@ -1,11 +1,18 @@
-"""Compute findings.json from an experiment's run folders, without torch. Each module covers one family of sections.
+"""Compute findings.json from an experiment's run folders, without torch. `headtohead.report` presents the results.
 
-compute          builds all of findings.json, and checks that the files it is computed from are intact
-evaluation_sets  selects the splits and rows that verdicts are based on, and stacks their scores
-verdicts         verdicts on the primary and secondary evaluation sets, and comparisons among variants
-scores           per-seed scores, learning curves, confusion matrices, results plotted against a setting
-pairing          evidence that a variant and the baseline were trained under the same conditions, and their costs
-withheld         reasons for withholding verdicts
-plausibility     warnings above the verdicts: variants that changed nothing, implausible scores
-probes           samples, probe sentences, length generalization, audits and failures
+compute                all of findings.json, after checking that the files it is computed from are intact
+evaluation_sets        the splits and rows that verdicts are based on
+example_scores         scores of test examples or documents, stacked over seeds
+comparability          whether two variants predicted the same text, and in which unit they are compared
+verdicts               verdicts on the primary and secondary evaluation sets, and comparisons among variants
+withheld               reasons for withholding verdicts
+pairing                evidence that a variant and the baseline were trained under the same conditions, and their costs
+plausibility           warnings above the verdicts: variants that changed nothing, implausible scores
+failures               lost runs and trials without a result
+audits                 audits of the models, merged over seeds
+seed_scores            scores of every seed, learning curves, confusion matrices, final losses
+length_generalization  scores and costs by context length
+probes                 samples and probe sentences
+sweep                  verdicts of all cells of a sweep, and a summary of each variant
+contrasts, trends      weighted sums of several comparisons, and trends along an axis of a sweep
 """

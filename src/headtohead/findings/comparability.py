@@ -5,6 +5,8 @@ Two variants are compared on the same bytes or not at all. Every run records dig
 context lengths split the same stream into different blocks, scores are paired document by document. If the token counts
 differ, scores are per byte. A tokenizer does not predict the words that it maps to its unknown token, so a text with
 out-of-vocabulary words does not count as the same text.
+
+A reason is a predicate about a variant, such as "is scored on a different text named test".
 """
 
 from __future__ import annotations
@@ -15,48 +17,50 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headtohead.experiment.run_folder import Run
-from headtohead.findings.evaluation_sets import ScoreUnit, sum_by_document
+from headtohead.findings.example_scores import ScoreUnit, sum_scores_by_document
 
-TextColumns = Mapping[str, NDArray[np.generic]]
+ScoreColumns = Mapping[str, NDArray[np.generic]]
 """arrays of scores.safetensors by name, SPLIT.COLUMN"""
-TEXT_SETTINGS = ("data.", "model.context", "model.max_length")
+SETTINGS_CHANGING_TEXT = ("data.", "model.context", "model.max_length")
 """settings that can change the scored text"""
 
 
-def compare_runs(
-    reference: Mapping[int, Run], variant: Mapping[int, Run], splits: Sequence[str], *, by_example: bool
+def choose_score_unit(
+    reference_runs: Mapping[int, Run], variant_runs: Mapping[int, Run], splits: Sequence[str], *, by_example: bool
 ) -> ScoreUnit | str:
     """Return the unit in which the runs of two variants can be compared, or the reason why they cannot.
 
     Set `by_example` to require scores for the same examples, for metrics or subsets that are not defined per document.
     """
-    if reason := _find_inconsistent_runs(variant, splits):
+    if reason := _explain_inconsistent_runs(variant_runs, splits):
         return reason
-    if reason := _find_inconsistent_runs(reference, splits):
+    if reason := _explain_inconsistent_runs(reference_runs, splits):
         return f"is compared with runs of which one {reason}"
-    first, *_ = reference.values()
-    other, *_ = variant.values()
-    return compare_texts(first.scores, other.scores, splits, by_example=by_example)
+    first_reference, *_ = reference_runs.values()
+    first_variant, *_ = variant_runs.values()
+    return compare_scored_texts(first_reference.scores, first_variant.scores, splits, by_example=by_example)
 
 
-def _find_inconsistent_runs(runs: Mapping[int, Run], splits: Sequence[str]) -> str:
-    """Return why a variant's runs did not all predict the same recorded text, or an empty string if they did."""
-    first_seed, first_run = next(iter(runs.items()))
-    for seed, run in runs.items():
-        if missing := [name for name in splits if f"{name}.digests" not in run.scores]:
-            return _explain_missing_text(run.scores, missing, splits)
+def _explain_inconsistent_runs(runs_by_seed: Mapping[int, Run], splits: Sequence[str]) -> str:
+    """Return the reason if the runs of a variant did not all predict the same text, otherwise an empty string."""
+    first_seed, first_run = next(iter(runs_by_seed.items()))
+    for seed, run in runs_by_seed.items():
+        if missing_splits := [name for name in splits if f"{name}.digests" not in run.scores]:
+            return _explain_missing_text(run.scores, missing_splits, splits)
         for name in splits:
             if not np.array_equal(run.scores[f"{name}.digests"], first_run.scores[f"{name}.digests"]):
-                return f"predicted another text of {name} with seed {seed} than with seed {first_seed}; train it again"
+                return (
+                    f"predicted a different text of {name} with seed {seed} than with seed {first_seed}; train it again"
+                )
     return ""
 
 
-def compare_texts(
-    reference: TextColumns, variant: TextColumns, splits: Sequence[str], *, by_example: bool
+def compare_scored_texts(
+    reference: ScoreColumns, variant: ScoreColumns, splits: Sequence[str], *, by_example: bool
 ) -> ScoreUnit | str:
-    """Return the unit in which the scores of two texts can be compared, or the reason why they cannot."""
-    if missing := [name for name in splits if f"{name}.digests" not in variant]:
-        return _explain_missing_text(variant, missing, splits)
+    """Return the unit in which the scores of two runs can be compared, or the reason why their texts differ."""
+    if missing_splits := [name for name in splits if f"{name}.digests" not in variant]:
+        return _explain_missing_text(variant, missing_splits, splits)
 
     def is_equal(column: str) -> bool:
         return all(np.array_equal(reference[f"{name}.{column}"], variant[f"{name}.{column}"]) for name in splits)
@@ -64,62 +68,70 @@ def compare_texts(
     if is_equal("digests"):
         return ScoreUnit(by_document=False, per_byte=not is_equal("counts"))
     if is_equal("document_digests") and is_equal("document_bytes") and not by_example:
-        counts = [[sum_by_document(columns, name, "counts") for name in splits] for columns in (reference, variant)]
-        return ScoreUnit(by_document=True, per_byte=not all(map(np.array_equal, *counts)))
+        has_equal_counts = all(
+            np.array_equal(
+                sum_scores_by_document(reference, name, "counts"), sum_scores_by_document(variant, name, "counts")
+            )
+            for name in splits
+        )
+        return ScoreUnit(by_document=True, per_byte=not has_equal_counts)
     return next(
-        _explain_difference(reference, variant, name)
+        _explain_text_difference(reference, variant, name)
         for name in splits
         if not np.array_equal(reference[f"{name}.digests"], variant[f"{name}.digests"])
     )
 
 
-def _explain_missing_text(columns: TextColumns, missing: Sequence[str], splits: Sequence[str]) -> str:
-    """Return why a variant has no scores on the texts that the baseline was scored on."""
-    if any(f"{name}.losses" in columns for name in missing):
+def _explain_missing_text(columns: ScoreColumns, missing_splits: Sequence[str], splits: Sequence[str]) -> str:
+    """Return the reason why a variant was not scored on the same texts as the baseline."""
+    if any(f"{name}.losses" in columns for name in missing_splits):
         return "was scored by a version that did not record the predicted text; train it again"
     splits_with_text = {name.rpartition(".")[0] for name in columns if name.endswith(".digests")}
     scored_splits = sorted(splits_with_text - {"validation"})
     return (
-        f"is scored on {_join(scored_splits)} instead of {_join(splits)}; give all variants the same test splits, with "
-        "the same names"
+        f"is scored on {_join_split_names(scored_splits)} instead of {_join_split_names(splits)}; give all variants "
+        "the same test splits, with the same names"
     )
 
 
-def _explain_difference(reference: TextColumns, variant: TextColumns, split: str) -> str:
-    """Return how the predicted text of a split differs between the two variants, and how to fix it."""
+def _explain_text_difference(reference: ScoreColumns, variant: ScoreColumns, split: str) -> str:
+    """Return how the predicted text of a split differs from that of the reference, and how to fix it."""
 
-    def count(column: str) -> tuple[int, int]:
-        expected, actual = (int(columns[f"{split}.{column}"].sum()) for columns in (reference, variant))
-        return expected, actual
+    def sum_column(column: str) -> tuple[int, int]:
+        """Return the sum of a column over the rows of the split, in the reference and in the variant."""
+        expected_sum, actual_sum = (int(columns[f"{split}.{column}"].sum()) for columns in (reference, variant))
+        return expected_sum, actual_sum
 
-    (expected_text, text), (expected_rows, rows) = count("text_digest"), count("text_rows")
-    (expected_truncated, truncated), (expected_unknown, unknown) = count("truncated"), count("unknown")
-    if text != expected_text and rows != expected_rows:
+    expected_digest_sum, digest_sum = sum_column("text_digest")
+    expected_num_rows, num_rows = sum_column("text_rows")
+    expected_num_truncated, num_truncated = sum_column("truncated")
+    expected_num_unknown, num_unknown = sum_column("unknown")
+    if digest_sum != expected_digest_sum and num_rows != expected_num_rows:
         return (
-            f"is scored on {rows:,} row{'s' if rows != 1 else ''} of {split} instead of {expected_rows:,}; score all "
-            "variants on the same rows"
+            f"is scored on {num_rows:,} row{'s' if num_rows != 1 else ''} of {split} instead of "
+            f"{expected_num_rows:,}; score all variants on the same rows"
         )
-    if text != expected_text:
-        return f"is scored on another text named {split}; give all variants the same test text"
-    if truncated != expected_truncated or (truncated and unknown == expected_unknown):
+    if digest_sum != expected_digest_sum:
+        return f"is scored on a different text named {split}; give all variants the same test text"
+    if num_truncated != expected_num_truncated or (num_truncated and num_unknown == expected_num_unknown):
         return (
-            f"predicts another text of {split}: its context truncates {truncated:,} of {rows:,} rows instead of "
-            f"{expected_truncated:,}; give all variants a context that holds the longest row"
+            f"predicts a different text of {split}: its context truncates {num_truncated:,} of {num_rows:,} rows "
+            f"instead of {expected_num_truncated:,}; give all variants a context that holds the longest row"
         )
-    if unknown != expected_unknown:
+    if num_unknown != expected_num_unknown:
         return (
-            f"predicts another text of {split}: {unknown:,} words are unknown to its tokenizer instead of "
-            f"{expected_unknown:,}; give all variants the same tokenizer, or tokenizers without unknown tokens (bpe, "
-            "bytes)"
+            f"predicts a different text of {split}: {num_unknown:,} words are unknown to its tokenizer instead of "
+            f"{expected_num_unknown:,}; give all variants the same tokenizer, or tokenizers without unknown tokens "
+            "(bpe, bytes)"
         )
-    return f"predicts another text of {split}; give all variants tokenizers that keep the same characters and case"
+    return f"predicts a different text of {split}; give all variants tokenizers that keep the same characters and case"
 
 
-def add_settings(reason: str, settings: Iterable[str]) -> str:
+def add_settings_to_reason(reason: str, settings: Iterable[str]) -> str:
     """Return the reason, extended by the variant's settings that can change the scored text."""
-    names = [name for name in settings if name.startswith(TEXT_SETTINGS)]
-    return reason.replace("; ", f" ({', '.join(names)}); ", 1) if names else reason
+    text_settings = [name for name in settings if name.startswith(SETTINGS_CHANGING_TEXT)]
+    return reason.replace("; ", f" ({', '.join(text_settings)}); ", 1) if text_settings else reason
 
 
-def _join(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names) or "nothing"
+def _join_split_names(splits: Sequence[str]) -> str:
+    return " and ".join([", ".join(splits[:-1]), splits[-1]] if len(splits) > 1 else splits) or "nothing"

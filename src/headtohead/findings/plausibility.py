@@ -1,4 +1,4 @@
-"""Warnings shown above the verdicts: variants that changed nothing, and implausible scores.
+"""Find implausible results, such as variants that changed nothing, and warn of them above the verdicts.
 
 Warnings do not withhold verdicts. Each one states what was measured and what to inspect.
 """
@@ -10,30 +10,36 @@ from typing import Literal
 
 import numpy as np
 
+from headtohead.audit.opened_files import NO_FILE_OPENED, OPENED_FILES_CHECK
 from headtohead.config.experiment import BASELINE, Experiment
-from headtohead.config.model import CustomModelConfig
-from headtohead.experiment.machines import describe_mixed_machines
+from headtohead.config.tables.model import CustomModelConfig
+from headtohead.experiment.provenance.environment_comparison import describe_mixed_environments
+from headtohead.experiment.provenance.run_identity import DATA_FILE_PREFIX
 from headtohead.experiment.run_folder import FinishedRuns, Run
 from headtohead.experiment.schemas import CorpusFile, PairingRecord, ResultWarning
 from headtohead.findings.evaluation_sets import resolve_split
 from headtohead.verdict.record import Verdict
 
-MIN_LOSS_GAP, MIN_STANDARD_ERRORS = 0.3, 4.0
-"""the test loss is far below the training loss if the gap exceeds both, in nats and in standard errors"""
-MAX_PERPLEXITY_GAIN, MAX_ERROR_GAIN = 0.5, 0.8
-"""reductions of perplexity and of the error rate, relative to the baseline, above which a gain is unusual"""
-BUDGET_SETTINGS = ("training.steps", "training.batch_size", "data.train_rows")
+MIN_LOSS_GAP_NATS = 0.3
+MIN_LOSS_GAP_STANDARD_ERRORS = 4.0
+"""the test loss is far below the training loss if the gap exceeds both limits"""
+MAX_PERPLEXITY_REDUCTION = 0.5
+"""reduction of perplexity, relative to the baseline, above which a gain is unusual"""
+MAX_ERROR_RATE_REDUCTION = 0.8
+"""the same for the error rate, 1 - accuracy"""
+BUDGET_SETTINGS = ("training.budget", "training.batch_size", "data.train_rows")
 MIN_BUDGET_RATIO = 1.05
-"""ratio of training rows from which two budgets are different"""
-COUNT_MODELS = {
+"""ratio of the numbers of training rows from which two budgets count as different"""
+COUNT_BASED_MODELS = {
     "uniform": "a uniform guess has",
     "unigram": "token counts have",
     "bigram": "counts of token pairs have",
 }
 
+OPENED_FILES_ADVICE = "The audits cannot know what such files were made from: check that no test text is in them."
 AUDIT_ADVICE: dict[Literal["determinism", "gradients"], str] = {
     "determinism": "Check that dropout and noise are off in evaluation mode (F.dropout needs training=self.training).",
-    "gradients": "Look for detach(), torch.no_grad() and layers that forward() does not use.",
+    "gradients": "Look for detach(), torch.no_grad(), requires_grad_(False) and layers that forward() does not use.",
 }
 """non-blocking audits whose failure is stated above the verdicts, with what to inspect"""
 
@@ -49,21 +55,29 @@ def collect_warnings(
     splits = resolve_split(corpus, experiment.primary.split)
     warnings = [
         _find_mixed_machines(finished_runs),
-        _compare_with_counts(experiment, finished_runs[BASELINE], corpus, splits),
+        _find_weak_baseline(experiment, finished_runs[BASELINE], corpus, splits),
     ]
-    warnings += [_compare_with_train(name, by_seed, splits) for name, by_seed in finished_runs.items()]
-    warnings += [_find_identical_initial_weights(name, by_seed) for name, by_seed in finished_runs.items()]
+    warnings += [
+        _find_test_loss_below_train(name, runs_by_seed, splits) for name, runs_by_seed in finished_runs.items()
+    ]
+    warnings += [_find_identical_initial_weights(name, runs_by_seed) for name, runs_by_seed in finished_runs.items()]
     for audit in AUDIT_ADVICE:
-        warnings += [_find_failed_audit(name, by_seed, audit) for name, by_seed in finished_runs.items()]
+        warnings += [
+            _find_failed_nonblocking_audit(name, runs_by_seed, audit) for name, runs_by_seed in finished_runs.items()
+        ]
+    warnings += [_find_files_read_by_code(name, runs_by_seed) for name, runs_by_seed in finished_runs.items()]
     warnings += [_find_ineffective_change(name, finished_runs, pairs[name], splits) for name in experiment.variants]
-    warnings += [_find_different_budget(name, finished_runs, pairs[name]) for name in experiment.variants]
+    if experiment.equal not in ("tokens", "flops", "seconds"):  # these budgets differ on purpose
+        warnings += [_find_different_budget(name, finished_runs, pairs[name]) for name in experiment.variants]
     warnings += [_find_large_gain(verdict, experiment.primary.metric) for verdict in verdicts]
     return [warning for warning in warnings if warning is not None]
 
 
 def _find_mixed_machines(finished_runs: FinishedRuns) -> ResultWarning | None:
     """Warn if the runs were trained with different package versions, devices or processors."""
-    differences = describe_mixed_machines(run for by_seed in finished_runs.values() for run in by_seed.values())
+    differences = describe_mixed_environments(
+        run for runs_by_seed in finished_runs.values() for run in runs_by_seed.values()
+    )
     if not differences:
         return None
     return ResultWarning(
@@ -78,86 +92,127 @@ def _find_ineffective_change(
     name: str, finished_runs: FinishedRuns, pair: PairingRecord, splits: Sequence[str]
 ) -> ResultWarning | None:
     """Warn if a variant's weights, test losses or first step are identical to the baseline's for every seed."""
-    runs = [
+    run_pairs = [
         (finished_runs[BASELINE][seed], run)
         for seed, run in finished_runs[name].items()
         if seed in finished_runs[BASELINE]
     ]
-    if not runs:
+    if not run_pairs:
         return None
-    weights = [[run.result.sha256.get("model.safetensors", "") for run in pair] for pair in runs]
-    steps = [[run.result.training.first_step_digest for run in pair] for pair in runs]
-    losses = [[run.scores.get(f"{split}.losses") for run in pair] for pair in runs for split in splits]
-    has_same_weights = all(a == b != "" for a, b in weights)
-    has_same_losses = all(a is not None and b is not None and np.array_equal(a, b) for a, b in losses)
+    weight_digests = [[run.result.sha256.get("model.safetensors", "") for run in pair] for pair in run_pairs]
+    first_step_digests = [[run.result.training.first_step_digest for run in pair] for pair in run_pairs]
+    test_losses = [[run.scores.get(f"{split}.losses") for run in pair] for pair in run_pairs for split in splits]
+    has_same_weights = all(baseline == variant != "" for baseline, variant in weight_digests)
+    has_same_first_step = all(baseline == variant != "" for baseline, variant in first_step_digests)
+    has_same_losses = all(
+        baseline is not None and variant is not None and np.array_equal(baseline, variant)
+        for baseline, variant in test_losses
+    )
     kind: Literal["changed nothing", "same weights", "same first step"] = "changed nothing"
     if has_same_weights and has_same_losses:
-        equal = "trained weights and test losses are equal to the baseline's, bit for bit, with every seed"
+        observation = "trained weights and test losses are equal to the baseline's, bit for bit, with every seed"
     elif has_same_losses:
-        equal = "every test loss is equal to the baseline's, with every seed"
+        observation = "every test loss is equal to the baseline's, with every seed"
     elif has_same_weights:
         kind = "same weights"
-        equal = "the trained weights are equal to the baseline's, with every seed: only scoring is different"
-    elif all(a == b != "" for a, b in steps) and not all(key.startswith("training.") for key in pair.settings):
+        observation = "the trained weights are equal to the baseline's, with every seed: only scoring is different"
+    elif has_same_first_step and not all(key.startswith("training.") for key in pair.settings):
         kind = "same first step"
-        equal = "loss and gradients of the first training step are equal to the baseline's, with every seed"
+        observation = "loss and gradients of the first training step are equal to the baseline's, with every seed"
     else:
         return None
     return ResultWarning(
         kind=kind,
         variant=name,
-        message=f"{name} ({', '.join(pair.settings)}): {equal}.",
+        message=f"{name} ({', '.join(pair.settings)}): {observation}.",
         advice="Check that the model reads the setting, and that its value makes a difference.",
     )
 
 
 def _find_identical_initial_weights(name: str, runs: Mapping[int, Run]) -> ResultWarning | None:
     """Warn if a custom network starts from the same weights for every seed."""
-    starts = [run.start.tensor_hashes for run in runs.values()]
-    has_own_weights = all(isinstance(run.trial.model, CustomModelConfig) for run in runs.values())
-    if len(starts) < 2 or not has_own_weights or any(start != starts[0] for start in starts):
+    initial_hashes = [run.start.tensor_hashes for run in runs.values()]
+    is_custom = all(isinstance(run.trial.model, CustomModelConfig) for run in runs.values())
+    if len(initial_hashes) < 2 or not is_custom or any(hashes != initial_hashes[0] for hashes in initial_hashes):
         return None
     return ResultWarning(
         kind="equal seeds",
         variant=name,
-        message=f"{name} starts from the same weights with all {len(starts)} seeds.",
+        message=f"{name} starts from the same weights with all {len(initial_hashes)} seeds.",
         advice="Remove torch.manual_seed() from the model's code: seeds that share their weights vary too little, and "
         "the interval is too narrow.",
     )
 
 
-def _find_failed_audit(
+def _find_failed_nonblocking_audit(
     name: str, runs: Mapping[int, Run], audit: Literal["determinism", "gradients"]
 ) -> ResultWarning | None:
     """Warn if a non-blocking audit failed for any seed, quoting the observation from the first such seed."""
-    results = [result for run in runs.values() for result in run.audits or ()]
-    failed = [result for result in results if result.name == audit and result.passed is False]
-    if not failed:
+    results = [result for run in runs.values() for result in run.audits or () if result.name == audit]
+    failed_results = [result for result in results if result.passed is False]
+    if not failed_results:
         return None
     return ResultWarning(
         kind="random scores" if audit == "determinism" else "untrained weights",
         variant=name,
-        message=f"{name}: {failed[0].observation}.",
+        message=f"{name}: {failed_results[0].observation}.",
         advice=AUDIT_ADVICE[audit],
+    )
+
+
+def _find_files_read_by_code(name: str, runs: Mapping[int, Run]) -> ResultWarning | None:
+    """Warn if the code of a network or part reads files, since they may have been made from test data."""
+    checks = [check for run in runs.values() for check in run.audits or () if check.name == OPENED_FILES_CHECK]
+    data_dependencies = {
+        dependency
+        for run in runs.values()
+        for dependency in run.trial_file.dependencies
+        if dependency.startswith(DATA_FILE_PREFIX)
+    }
+    # Files that native code opens are not recorded: these are known by their names only.
+    named_files = sorted(
+        path
+        for dependency in data_dependencies
+        if (path := dependency.removeprefix(DATA_FILE_PREFIX)).endswith(".safetensors") or not checks
+    )
+    observations = sorted(
+        {check.observation for check in checks if check.passed and check.observation != NO_FILE_OPENED}
+    )
+    if observations and not named_files:
+        return ResultWarning(
+            kind="reads files",
+            variant=name,
+            message=f"the code of {name} {observations[0]}.",
+            advice=OPENED_FILES_ADVICE,
+        )
+    if not named_files:
+        return None
+    num_others = len(named_files) - 3
+    file_list = ", ".join(named_files[:3]) + (f" and {num_others} more" if num_others > 0 else "")
+    return ResultWarning(
+        kind="reads files",
+        variant=name,
+        message=f"the code of {name} reads {file_list}.",
+        advice=OPENED_FILES_ADVICE,
     )
 
 
 def _find_different_budget(name: str, finished_runs: FinishedRuns, pair: PairingRecord) -> ResultWarning | None:
     """Warn if a variant is trained on more or fewer rows than the baseline and also changes something else."""
-    runs = [
+    run_pairs = [
         (finished_runs[BASELINE][seed], run)
         for seed, run in finished_runs[name].items()
         if seed in finished_runs[BASELINE]
     ]
     other_settings = [setting for setting in pair.settings if setting not in BUDGET_SETTINGS]
-    if not runs or not other_settings or len(other_settings) == len(pair.settings):
+    if not run_pairs or not other_settings or len(other_settings) == len(pair.settings):
         return None
-    baseline, variant = (run.result.training.steps * run.trial.training.batch_size for run in runs[0])
-    ratio = variant / max(1, baseline)
+    baseline_rows, variant_rows = (run.result.training.steps * run.trial.training.batch_size for run in run_pairs[0])
+    ratio = variant_rows / max(1, baseline_rows)
     if 1 / MIN_BUDGET_RATIO < ratio < MIN_BUDGET_RATIO:
         return None
     return ResultWarning(
-        kind="other budget",
+        kind="different budget",
         variant=name,
         message=f"{name} is trained on {ratio:.2g} times as many rows as the baseline, and also changes "
         f"{', '.join(other_settings)}.",
@@ -165,24 +220,26 @@ def _find_different_budget(name: str, finished_runs: FinishedRuns, pair: Pairing
     )
 
 
-def _compare_with_counts(
+def _find_weak_baseline(
     experiment: Experiment, runs: Mapping[int, Run], corpus: CorpusFile, splits: Sequence[str]
 ) -> ResultWarning | None:
     """Warn if the baseline predicts worse than a count-based model of the training data."""
     is_accuracy = experiment.primary.metric == "accuracy"
     for split in splits:
-        scores = [run.result.scores[split] for run in runs.values()]
-        score = float(np.mean([s.accuracy if is_accuracy else s.loss for s in scores]))
+        seed_scores = [run.result.scores[split] for run in runs.values()]
+        score = float(np.mean([scores.accuracy if is_accuracy else scores.loss for scores in seed_scores]))
         if is_accuracy:
-            share = corpus.count_baselines.get("most common class", {}).get(split, 0.0)
-            better_references = [f"the most common class alone is right on {share:.1%}"] if score < share else []
+            majority_share = corpus.count_baselines.get("most common class", {}).get(split, 0.0)
+            better_references = (
+                [f"the most common class alone is right on {majority_share:.1%}"] if score < majority_share else []
+            )
             message = f"the baseline is right on {score:.1%} of {split}"
         else:
             # A quick preview is undertrained by design.
-            names = ["uniform"] if experiment.quick else list(COUNT_MODELS)
-            references = {name: corpus.count_losses.get(name, {}).get(split, np.inf) for name in names}
+            names = ["uniform"] if experiment.quick else list(COUNT_BASED_MODELS)
+            reference_losses = {name: corpus.count_losses.get(name, {}).get(split, np.inf) for name in names}
             better_references = [
-                f"{COUNT_MODELS[name]} {loss:.2f}" for name, loss in references.items() if score > loss
+                f"{COUNT_BASED_MODELS[name]} {loss:.2f}" for name, loss in reference_losses.items() if score > loss
             ]
             message = f"the baseline has a loss of {score:.2f} nats per token on {split}"
         if better_references:
@@ -196,16 +253,18 @@ def _compare_with_counts(
     return None
 
 
-def _compare_with_train(name: str, runs: Mapping[int, Run], splits: Sequence[str]) -> ResultWarning | None:
+def _find_test_loss_below_train(name: str, runs: Mapping[int, Run], splits: Sequence[str]) -> ResultWarning | None:
     """Warn if the test loss is far below the training loss."""
     for split in splits:
         scored_runs = [run for run in runs.values() if {"train.losses", f"{split}.losses"} <= run.scores.keys()]
         if not scored_runs:
             continue
-        pairs = [(_estimate_loss(run, "train"), _estimate_loss(run, split)) for run in scored_runs]
-        gap = float(np.mean([train[0] - test[0] for train, test in pairs]))
-        error = float(np.mean([np.hypot(train[1], test[1]) for train, test in pairs]))
-        if gap > max(MIN_LOSS_GAP, MIN_STANDARD_ERRORS * error):
+        train_estimates = [_estimate_mean_loss(run, "train") for run in scored_runs]
+        test_estimates = [_estimate_mean_loss(run, split) for run in scored_runs]
+        estimate_pairs = list(zip(train_estimates, test_estimates, strict=True))
+        gap = float(np.mean([train[0] - test[0] for train, test in estimate_pairs]))
+        standard_error = float(np.mean([np.hypot(train[1], test[1]) for train, test in estimate_pairs]))
+        if gap > max(MIN_LOSS_GAP_NATS, MIN_LOSS_GAP_STANDARD_ERRORS * standard_error):
             return ResultWarning(
                 kind="test below train",
                 variant=name,
@@ -215,7 +274,7 @@ def _compare_with_train(name: str, runs: Mapping[int, Run], splits: Sequence[str
     return None
 
 
-def _estimate_loss(run: Run, split: str) -> tuple[float, float]:
+def _estimate_mean_loss(run: Run, split: str) -> tuple[float, float]:
     """Return a split's mean loss per prediction and its standard error across examples."""
     losses, counts = run.scores[f"{split}.losses"], run.scores[f"{split}.counts"]
     mean = losses.sum() / counts.sum()
@@ -224,18 +283,22 @@ def _estimate_loss(run: Run, split: str) -> tuple[float, float]:
 
 def _find_large_gain(verdict: Verdict, metric: str) -> ResultWarning | None:
     """Warn about an implausibly large gain, one that changing a single setting rarely achieves."""
-    if verdict.outcome != "helped":
+    if verdict.outcome not in ("helped", "too few seeds") or not verdict.is_better:
         return None
     if metric == "accuracy":
-        gain, limit, noun = verdict.effect / max(1e-9, 1 - verdict.baseline_mean), MAX_ERROR_GAIN, "error rate"
+        quantity = "error rate"
+        reduction = verdict.effect / max(1e-9, 1 - verdict.baseline_mean)
+        max_reduction = MAX_ERROR_RATE_REDUCTION
     else:
-        gain, limit, noun = -verdict.effect, MAX_PERPLEXITY_GAIN, "perplexity"
-    if not gain > limit:
+        quantity = "perplexity"
+        reduction = -verdict.effect
+        max_reduction = MAX_PERPLEXITY_REDUCTION
+    if not reduction > max_reduction:
         return None
     return ResultWarning(
         kind="large gain",
         variant=verdict.variant,
-        message=f"the {noun} of {verdict.variant} is {gain:.0%} lower, an unusually large gain.",
+        message=f"the {quantity} of {verdict.variant} is {reduction:.0%} lower, an unusually large gain.",
         advice="Inspect whether the baseline is tuned and trained as long, whether both are scored on the same text, "
         "whether the variant's code can see what it predicts, and the losses of single tokens (`h2h score`).",
     )

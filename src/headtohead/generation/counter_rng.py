@@ -3,9 +3,9 @@
 Without hidden state, a continuation does not depend on the rest of its batch, and two strategies with the same seed use
 the same random numbers, which pairs them. Tokens are sampled by an exponential race: token i arrives at time E_i / p_i
 with E_i exponential, and the first arrival is a draw from p (the Gumbel-max trick before its logarithm, Maddison et al.
-2014, arXiv:1411.0030). The race is also stable. A row's logits differ in their last digits depending on whether it is
-processed alone or in a batch; this changes the winner only if two arrivals nearly coincide, whereas an inverse
-cumulative sum accumulates all errors.
+2014, arXiv:1411.0030). The race is also stable. The logits of a sequence differ in their last digits depending on
+whether it is processed alone or in a batch; this changes the winner only if two arrivals nearly coincide, whereas an
+inverse cumulative sum accumulates all errors.
 
 The generator is a hash of the counter: SplitMix64 (Steele et al. 2014) derives two 32-bit keys per step, and two rounds
 of multiply and xor-shift with the constants of C. Wellons' lowbias32 mix in the token id. Kept instead of numpy's
@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 
 from headtohead import rng
 
-RowKeys = NDArray[np.uint64]
-UniformNoise = Float[np.ndarray[Any, Any], "rows vocab"]
-ROW_STEPS_PER_HASH = 8
-"""rows times steps hashed per call: few large operations instead of many small ones"""
+SequenceKeys = NDArray[np.uint64]
+UniformNoise = Float[np.ndarray[Any, Any], "batch vocab"]
+SEQUENCE_STEPS_PER_HASH = 8
+"""sequences times steps hashed per call: few large operations instead of many small ones"""
 
 MAX_UNIFORM = 1 - 2.0**-25
 """upper limit; a uniform number rounded up to 1 would give an infinite arrival time"""
@@ -42,49 +42,54 @@ def derive_continuation_key(seed: int, prompt_ids: Sequence[int], sample_index: 
 
 
 class CounterRNG:
-    """Uniform random numbers for every token of each row in a batch, step by step."""
+    """Uniform random numbers for every token of the vocabulary and each sequence in a batch, step by step."""
 
-    def __init__(self, row_keys: Sequence[int], vocab_size: int) -> None:
-        self.row_keys: RowKeys = np.array(row_keys, dtype=np.uint64)
+    def __init__(self, sequence_keys: Sequence[int], vocab_size: int) -> None:
+        self.sequence_keys: SequenceKeys = np.array(sequence_keys, dtype=np.uint64)
         self.vocab_size = vocab_size
         self._reset_buffer()
 
     def _reset_buffer(self) -> None:
         """Allocate a buffer that all steps reuse: allocating it at each step takes longer than the hash."""
         self._first_step, self._num_buffered_steps = 0, 0
-        num_rows = len(self.row_keys)
-        self._buffer = HashBuffer(max(1, ROW_STEPS_PER_HASH // num_rows), num_rows, self.vocab_size)
+        num_sequences = len(self.sequence_keys)
+        self._buffer = HashBuffer(max(1, SEQUENCE_STEPS_PER_HASH // num_sequences), num_sequences, self.vocab_size)
 
     def get_uniforms(self, step: int) -> UniformNoise:
-        """Return uniform numbers in (0, 2**31], (rows, vocab), valid until the next call."""
+        """Return uniform numbers in (0, 2**31], (batch, vocab), valid until the next call."""
         if not self._first_step <= step < self._first_step + self._num_buffered_steps:
             self._first_step, self._num_buffered_steps = step, len(self._buffer.uniforms)
-            hash_uniforms(self.row_keys, range(step, step + self._num_buffered_steps), self.vocab_size, self._buffer)
+            hash_uniforms(
+                self.sequence_keys, range(step, step + self._num_buffered_steps), self.vocab_size, self._buffer
+            )
         uniforms: UniformNoise = self._buffer.uniforms[step - self._first_step]
         return uniforms
 
-    def select_rows(self, rows: Sequence[int]) -> None:
-        """Keep the rows with these indices."""
-        self.row_keys = self.row_keys[list(rows)]
+    def select_sequences(self, batch_indices: Sequence[int]) -> None:
+        """Reduce the batch to the sequences with the given indices."""
+        self.sequence_keys = self.sequence_keys[list(batch_indices)]
         self._reset_buffer()
 
 
 class HashBuffer:
     """Working memory for `hash_uniforms`."""
 
-    def __init__(self, steps: int, rows: int, vocab_size: int) -> None:
-        self.mixed, self.shifted = np.empty((2, steps, rows, vocab_size), dtype=np.uint32)
-        self.uniforms = np.empty((steps, rows, vocab_size), dtype=np.float32)
+    def __init__(self, num_steps: int, num_sequences: int, vocab_size: int) -> None:
+        self.mixed, self.shifted = np.empty((2, num_steps, num_sequences, vocab_size), dtype=np.uint32)
+        self.uniforms = np.empty((num_steps, num_sequences, vocab_size), dtype=np.float32)
 
 
 def hash_uniforms(
-    row_keys: RowKeys, steps: range, vocab_size: int, buffer: HashBuffer | None = None
-) -> Float[np.ndarray[Any, Any], "steps rows vocab"]:
-    """Return uniform numbers in (0, 2**31], (steps, rows, vocab), each a hash of (key, step, token)."""
-    buffer = buffer or HashBuffer(len(steps), len(row_keys), vocab_size)
+    sequence_keys: SequenceKeys, steps: range, vocab_size: int, buffer: HashBuffer | None = None
+) -> Float[np.ndarray[Any, Any], "steps batch vocab"]:
+    """Return uniform numbers in (0, 2**31], (steps, batch, vocab), each a hash of (key, step, token)."""
+    buffer = buffer or HashBuffer(len(steps), len(sequence_keys), vocab_size)
     counter = np.arange(steps.start + 1, steps.stop + 1, dtype=np.uint64)[:, None] * _GOLDEN64
-    mixed = _splitmix64(row_keys[None, :] + counter)  # (steps, rows)
-    low, high = (mixed & np.uint64(0xFFFFFFFF)).astype(np.uint32), (mixed >> np.uint64(32)).astype(np.uint32)
+    step_hashes = _splitmix64(sequence_keys[None, :] + counter)  # (steps, batch)
+    low, high = (
+        (step_hashes & np.uint64(0xFFFFFFFF)).astype(np.uint32),
+        (step_hashes >> np.uint64(32)).astype(np.uint32),
+    )
     x, shifted = buffer.mixed, buffer.shifted
     np.add(_compute_token_counters(vocab_size), low[..., None], out=x)
     _xorshift_right(x, shifted, 16)
@@ -122,11 +127,11 @@ def _splitmix64(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Apply the SplitMix64 finalizer to each number."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: NDArray[np.uint64] = x ^ (x >> np.uint64(31))
-    return mixed
+    hashes: NDArray[np.uint64] = x ^ (x >> np.uint64(31))
+    return hashes
 
 
 @lru_cache(maxsize=8)
-def _compute_token_counters(vocab: int) -> NDArray[Any]:
+def _compute_token_counters(vocab_size: int) -> NDArray[Any]:
     """Return the counter for each token id, (vocab,)."""
-    return np.arange(vocab, dtype=np.uint32) * _GOLDEN32
+    return np.arange(vocab_size, dtype=np.uint32) * _GOLDEN32

@@ -8,36 +8,30 @@ sequences in its batch.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Unpack
 
-import torch
-
 from headtohead.errors import ModelError
-from headtohead.generation import beam_search
+from headtohead.generation.beam_search import BeamHypothesis, beam_search
+from headtohead.generation.contrastive_search import contrastive_search
 from headtohead.generation.counter_rng import CounterRNG, derive_continuation_key
 from headtohead.generation.detokenizer import decode_continuation
-from headtohead.generation.logits_processors import GenerationState, LogitsProcessor
+from headtohead.generation.logits_processors import LogitsProcessor
+from headtohead.generation.prompt_encoding import Prompts
 from headtohead.generation.request import (
     FinishReason,
     GenerationJob,
     GenerationOptions,
-    Prompts,
     SequenceState,
     build_job,
+    check_search_supported,
+    has_batch_interaction,
 )
-from headtohead.generation.sampling import sample_tokens, select_greedy_tokens
-from headtohead.generation.session import WINDOW_SHIFT_DIVISOR, DecodingSession
-from headtohead.generation.strategies import Strategy, resolve_strategy
+from headtohead.generation.sampling import select_next_tokens
+from headtohead.generation.session import DecodingSession, evaluation_mode, warn_context_overflow
+from headtohead.generation.strategies import Strategy, build_strategy
 from headtohead.nn.protocol import Decoder
-from headtohead.nn.transformer import Transformer
-
-
-class ContextOverflowWarning(UserWarning):
-    """A sequence is longer than the model's context, so its oldest tokens are dropped."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +66,7 @@ def generate(
     strategy: str | Strategy | Sequence[LogitsProcessor] = "sample",
     **options: Unpack[GenerationOptions],
 ) -> list[Continuation]:
-    """Return `num_samples` continuations of each prompt, ordered by prompt and sample.
+    """Generate continuations of one or several prompts.
 
     A continuation ends at a stop token, at one of `stop`, or after `max_new_tokens`.
 
@@ -80,13 +74,16 @@ def generate(
         model: The result of `load_model`, a transformers model, or a bare decoder.
         prompts: One text, several texts, or several lists of token ids.
         strategy: Name or text form of a strategy, a `Strategy`, or a list of logits processors.
-        num_samples: Continuations of each prompt; 1 by default.
-        max_new_tokens: Maximum length of a continuation; 50 by default.
+        num_samples: Number of continuations per prompt; 1 by default.
+        max_new_tokens: Maximum number of generated tokens per continuation; 50 by default.
         seed: Seed of the random numbers; 0 by default.
-        stop: Strings or token ids that end a continuation, in addition to the model's stop tokens.
-        tokenizer: Required for text prompts if `model` is a bare model.
+        stop: Strings or token ids that end a continuation, in addition to the stop tokens of the model.
+        tokenizer: Tokenizer, required for text prompts if `model` is a bare model.
         use_chat_template: Apply the chat template of a pretrained model to text prompts.
-        batch_size: Sequences generated in parallel; 32 by default.
+        batch_size: Number of sequences generated in parallel; 32 by default.
+
+    Returns:
+        `num_samples` continuations per prompt, ordered by prompt and sample.
     """
     job = build_job(model, prompts, strategy, **options)
     for _ in _run_job(job):
@@ -100,16 +97,18 @@ def stream_generate(
     strategy: str | Strategy | Sequence[LogitsProcessor] = "sample",
     **options: Unpack[GenerationOptions],
 ) -> Iterator[ContinuationChunk]:
-    """Yield pieces of the continuations that `generate` returns, as they are generated.
+    """Generate continuations and yield pieces of text as soon as they are available.
 
-    Takes the arguments of `generate`. The pieces of one continuation join to its text.
+    Takes the arguments of `generate`. The pieces of a continuation, concatenated, are its text.
     """
     job = build_job(model, prompts, strategy, **options, is_streaming=True)
     for updates in _run_job(job):
         for sequence, new_ids in updates:
             if sequence.pending_text or sequence.finish_reason or job.tokenizer is None:
-                text = sequence.pop_text()
-                yield ContinuationChunk(sequence.prompt, sequence.sample, tuple(new_ids), text, sequence.finish_reason)
+                text = sequence.pop_pending_text()
+                yield ContinuationChunk(
+                    sequence.prompt_index, sequence.sample_index, tuple(new_ids), text, sequence.finish_reason
+                )
 
 
 def _build_continuation(sequence: SequenceState, tokenizer: Any) -> Continuation:
@@ -119,11 +118,13 @@ def _build_continuation(sequence: SequenceState, tokenizer: Any) -> Continuation
         text = sequence.detokenizer.text
     else:
         text = "" if tokenizer is None else decode_continuation(tokenizer, sequence.prompt_ids, sequence.new_ids)
-    return Continuation(sequence.prompt, sequence.sample, tuple(sequence.new_ids), text, sequence.finish_reason)
+    return Continuation(
+        sequence.prompt_index, sequence.sample_index, tuple(sequence.new_ids), text, sequence.finish_reason
+    )
 
 
 SequenceUpdates = list[tuple[SequenceState, list[int]]]
-"""sequences with their new tokens"""
+"""(sequence, its new token ids) for each sequence that a step extended"""
 
 
 def _run_job(job: GenerationJob) -> Iterator[SequenceUpdates]:
@@ -136,20 +137,6 @@ def _run_job(job: GenerationJob) -> Iterator[SequenceUpdates]:
                     has_warned = True
                     warn_context_overflow(job.model)
                 yield updates
-
-
-@contextmanager
-def evaluation_mode(model: Decoder) -> Iterator[None]:
-    """Switch the model to evaluation mode and restore its mode afterwards."""
-    assert isinstance(model, torch.nn.Module)
-    was_training = model.training
-    if was_training:
-        model.eval()
-    try:
-        yield
-    finally:
-        if was_training:
-            model.train()
 
 
 def _generate_batch(job: GenerationJob, sequences: list[SequenceState]) -> Iterator[tuple[SequenceUpdates, bool]]:
@@ -169,76 +156,61 @@ def _generate_token_by_token(
 ) -> Iterator[tuple[SequenceUpdates, bool]]:
     """Generate one token per step for all sequences; finished sequences leave the batch."""
     session = DecodingSession(job.model, [sequence.prompt_ids for sequence in sequences])
-    rng = build_rng(job, sequences, session)
+    rng = build_batch_rng(job, sequences, session)
     prompt_lengths, step = [len(sequence.prompt_ids) for sequence in sequences], 0
     while sequences:
-        tokens = select_next_tokens(job.strategy, session, prompt_lengths, job.stop_ids, rng, step)
-        for sequence, token in zip(sequences, tokens, strict=True):
-            sequence.append_token(token, job.stop_ids, job.max_new_tokens)
-        yield [(sequence, [token]) for sequence, token in zip(sequences, tokens, strict=True)], session.has_overflowed
+        token_ids = select_next_tokens(job.strategy, session, prompt_lengths, job.stop_token_ids, rng, step)
+        for sequence, token_id in zip(sequences, token_ids, strict=True):
+            sequence.append_token(token_id, job.stop_token_ids, job.max_new_tokens)
+        updates = [(sequence, [token_id]) for sequence, token_id in zip(sequences, token_ids, strict=True)]
+        yield updates, session.has_overflowed
         active = [i for i, sequence in enumerate(sequences) if sequence.finish_reason is None]
         if not active:
             return
         if len(active) < len(sequences):
             sequences = [sequences[i] for i in active]
-            tokens = [tokens[i] for i in active]
+            token_ids = [token_ids[i] for i in active]
             prompt_lengths = [prompt_lengths[i] for i in active]
-            session.select_rows(active)
-            rng.select_rows(active)
-        session.append_tokens(tokens)
+            session.select_sequences(active)
+            rng.select_sequences(active)
+        session.append_tokens(token_ids)
         step += 1
 
 
-def build_rng(job: GenerationJob, sequences: Sequence[SequenceState], session: DecodingSession) -> CounterRNG:
-    """Return the random number generator for these sequences."""
-    keys = [derive_continuation_key(job.seed, sequence.prompt_ids, sequence.sample) for sequence in sequences]
+def build_batch_rng(job: GenerationJob, sequences: Sequence[SequenceState], session: DecodingSession) -> CounterRNG:
+    """Return the random number generator of a batch, with one key per sequence."""
+    keys = [derive_continuation_key(job.seed, sequence.prompt_ids, sequence.sample_index) for sequence in sequences]
     return CounterRNG(keys, session.logits.shape[-1])
-
-
-@torch.inference_mode()
-def select_next_tokens(
-    strategy: Strategy,
-    session: DecodingSession,
-    prompt_lengths: Sequence[int],
-    stop_token_ids: tuple[int, ...],
-    rng: CounterRNG,
-    step: int,
-) -> list[int]:
-    """Return the next token for each row in the session."""
-    state = GenerationState(session.rows, prompt_lengths, stop_token_ids)
-    if strategy.mode == "greedy":
-        return select_greedy_tokens(session.logits, strategy.logits_processors, state)
-    return sample_tokens(session.logits, strategy.logits_processors, state, rng.get_uniforms(step))
 
 
 def _generate_with_beam_search(
     job: GenerationJob, sequences: list[SequenceState]
 ) -> Iterator[tuple[SequenceUpdates, bool]]:
-    """Use a prompt's hypotheses, best first, as its samples."""
-    hypotheses_by_prompt: dict[int, list[beam_search.BeamHypothesis]] = {}
+    """Generate with beam search; the hypotheses of a prompt, best first, are its samples."""
+    hypotheses_by_prompt: dict[int, list[BeamHypothesis]] = {}
     for sequence in sequences:
-        if sequence.prompt not in hypotheses_by_prompt:
-            hypotheses_by_prompt[sequence.prompt] = beam_search.beam_search(
-                job.model, sequence.prompt_ids, job.strategy, job.stop_ids, job.max_new_tokens
+        if sequence.prompt_index not in hypotheses_by_prompt:
+            hypotheses_by_prompt[sequence.prompt_index] = beam_search(
+                job.model, sequence.prompt_ids, job.strategy, job.stop_token_ids, job.max_new_tokens
             )
-        ids = hypotheses_by_prompt[sequence.prompt][sequence.sample].ids
-        for token in ids:
-            sequence.append_token(token, (), job.max_new_tokens)
+        token_ids = hypotheses_by_prompt[sequence.prompt_index][sequence.sample_index].token_ids
+        for token_id in token_ids:
+            sequence.append_token(token_id, (), job.max_new_tokens)
             if sequence.finish_reason is not None:
                 break
         if sequence.finish_reason is None:
             sequence.finish("token")
-        yield [(sequence, list(sequence.new_ids))], len(sequence.prompt_ids) + len(ids) > job.model.context
+        yield [(sequence, list(sequence.new_ids))], len(sequence.prompt_ids) + len(token_ids) > job.model.context
 
 
 def _generate_with_contrastive_search(
     job: GenerationJob, sequence: SequenceState
 ) -> Iterator[tuple[SequenceUpdates, bool]]:
-    """Generate one sequence token by token."""
-    tokens = beam_search.contrastive_search(job.model, sequence.prompt_ids, job.strategy, job.stop_ids)
-    for token, has_overflowed in tokens:
-        sequence.append_token(token, job.stop_ids, job.max_new_tokens)
-        yield [(sequence, [token])], has_overflowed
+    """Generate one sequence with contrastive search, token by token."""
+    search = contrastive_search(job.model, sequence.prompt_ids, job.strategy, job.stop_token_ids)
+    for token_id, has_overflowed in search:
+        sequence.append_token(token_id, job.stop_token_ids, job.max_new_tokens)
+        yield [(sequence, [token_id])], has_overflowed
         if sequence.finish_reason is not None:
             return
 
@@ -247,51 +219,27 @@ def _iter_batches(job: GenerationJob) -> Iterator[list[SequenceState]]:
     """Yield batches of sequences, with prompts of equal length if the model does not support padding."""
     sequences = sorted(job.sequences, key=lambda sequence: len(sequence.prompt_ids))
     can_pad = job.model.can_pad
-    size = job.batch_size if can_pad or not has_batch_interaction(job.model) else 1
+    max_batch_size = job.batch_size if can_pad or not has_batch_interaction(job.model) else 1
     while sequences:
-        batch = sequences[:size]
+        batch = sequences[:max_batch_size]
         if not can_pad:
             batch = [sequence for sequence in batch if len(sequence.prompt_ids) == len(batch[0].prompt_ids)]
         yield batch
         sequences = sequences[len(batch) :]
 
 
-def has_batch_interaction(model: Decoder) -> bool:
-    """Return whether rows in a batch influence each other, so that each sequence needs its own batch."""
-    return isinstance(model, Transformer) and "batch-independence" in model.violates
-
-
-def check_search_supported(job: GenerationJob) -> None:
-    """Raise `ModelError` if the strategy is a search and rows in a batch influence each other."""
-    if job.strategy.mode in ("beam", "contrastive") and has_batch_interaction(job.model):
-        raise ModelError(
-            f"{job.strategy.name}: not available for this model, because the rows of a batch influence each other"
-        )
-
-
-def warn_context_overflow(model: Decoder) -> None:
-    """Warn that a sequence's oldest tokens are dropped."""
-    num_dropped = max(1, model.context // WINDOW_SHIFT_DIVISOR)
-    warnings.warn(
-        f"the text is longer than the model's context of {model.context} tokens: its oldest tokens are dropped, "
-        f"{num_dropped} at a time",
-        ContextOverflowWarning,
-        stacklevel=4,
-    )
-
-
 def sample_continuation_ids(
     model: Decoder, prompt_ids: Sequence[int], max_new_tokens: int, *, seed: int, stop_token_id: int | None = None
 ) -> list[int]:
-    """Return one sampled continuation's token ids, without the stop token and without warnings.
+    """Return the token ids of one sampled continuation, without the stop token and without warnings.
 
-    Used for the samples that a trial records.
+    Used for the samples recorded by a trial.
     """
     if not prompt_ids:
         raise ModelError("the prompt is empty: give at least one token")
     sequence = SequenceState(0, 0, list(prompt_ids))
-    stop_ids = () if stop_token_id is None else (stop_token_id,)
-    job = GenerationJob(model, None, [sequence], resolve_strategy("sample"), stop_ids, max_new_tokens, seed, 1)
+    stop_token_ids = () if stop_token_id is None else (stop_token_id,)
+    job = GenerationJob(model, None, [sequence], build_strategy("sample"), stop_token_ids, max_new_tokens, seed, 1)
     for _ in _generate_token_by_token(job, [sequence]):
         pass
     return sequence.new_ids

@@ -2,9 +2,9 @@
 
     [TemperatureLogitsProcessor(0.9), TopPLogitsProcessor(0.7)]
 
-A processor takes the logits of all rows, (rows, vocab), and the `GenerationState`, and returns new logits. Removed
-tokens have a logit of minus infinity; equally likely tokens are kept or removed together. Each processor gives the same
-results as its counterpart in transformers, if there is one.
+A processor takes the logits of a batch, (batch, vocab), and the `GenerationState`, and returns new logits. Removed
+tokens have a logit of minus infinity; equally likely tokens are kept or removed together. Each processor returns the
+same logits as its counterpart in transformers, if there is one.
 """
 
 from __future__ import annotations
@@ -19,25 +19,24 @@ from jaxtyping import Float
 from torch import Tensor
 
 from headtohead.errors import StrategyError
-from headtohead.generation.token_ranks import ProbabilityRow, count_above, sum_above
+from headtohead.generation.token_ranks import VocabVector, count_likelier_tokens, sum_likelier_probs
 
-Logits = Float[Tensor, "rows vocab"]
-Probabilities = Float[Tensor, "rows vocab"]
+Logits = Float[Tensor, "batch vocab"]
 MASKED_LOGIT = -math.inf
 
 
 @dataclass
 class GenerationState:
-    """The tokens so far in each row of a batch."""
+    """The sequences of a batch so far."""
 
-    rows: Sequence[Sequence[int]]
-    """prompt and continuation"""
+    token_ids: Sequence[Sequence[int]]
+    """prompt and continuation of each sequence"""
     prompt_lengths: Sequence[int] = ()
-    stop_ids: tuple[int, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
 
-    def get_new_ids(self, row: int) -> Sequence[int]:
-        """Return a row's continuation."""
-        return self.rows[row][self.prompt_lengths[row] :]
+    def get_new_token_ids(self, batch_index: int) -> Sequence[int]:
+        """Return the continuation of one sequence."""
+        return self.token_ids[batch_index][self.prompt_lengths[batch_index] :]
 
 
 LogitsProcessor = Callable[[Logits, GenerationState], Logits]
@@ -53,20 +52,9 @@ class TruncationProcessor:
     def __call__(self, logits: Logits, state: GenerationState) -> Logits:
         raise NotImplementedError
 
-    def is_kept(self, probs: ProbabilityRow, token_prob: float) -> bool:
-        """Return whether a token with probability `token_prob` is kept, given its row's probabilities."""
+    def keeps_token(self, probs: VocabVector, token_prob: float) -> bool:
+        """Return whether a token with probability `token_prob` is kept, given the probabilities of all tokens."""
         raise NotImplementedError
-
-
-def logits_to_probs(
-    logits: Logits, processors: Sequence[LogitsProcessor], state: GenerationState | None = None
-) -> Probabilities:
-    """Return the distribution after the processors, (rows, vocab)."""
-    state = state or GenerationState([[] for _ in range(len(logits))], [0] * len(logits))
-    logits = logits.float()
-    for processor in processors:
-        logits = processor(logits, state)
-    return logits.softmax(-1)
 
 
 def check_option(name: str, value: object, allowed: str, is_valid: bool) -> None:
@@ -120,8 +108,8 @@ class TopKLogitsProcessor(TruncationProcessor):
             return logits
         return logits.masked_fill(logits < logits.topk(self.top_k).values[:, -1:], MASKED_LOGIT)
 
-    def is_kept(self, probs: ProbabilityRow, token_prob: float) -> bool:
-        return count_above(probs, token_prob) < self.top_k
+    def keeps_token(self, probs: VocabVector, token_prob: float) -> bool:
+        return count_likelier_tokens(probs, token_prob) < self.top_k
 
 
 @dataclass(frozen=True)
@@ -141,13 +129,13 @@ class TopPLogitsProcessor(TruncationProcessor):
         if self.p == 1:
             return logits
         probabilities = logits.softmax(-1)
-        ranked = probabilities.sort(-1, descending=True).values
-        mass_above = ranked.cumsum(-1) - ranked
-        smallest_kept = ranked.masked_fill(mass_above >= self.p, math.inf).amin(-1, keepdim=True)
-        return logits.masked_fill(probabilities < smallest_kept, MASKED_LOGIT)
+        ranked_probs = probabilities.sort(-1, descending=True).values
+        mass_of_likelier_tokens = ranked_probs.cumsum(-1) - ranked_probs
+        min_kept_prob = ranked_probs.masked_fill(mass_of_likelier_tokens >= self.p, math.inf).amin(-1, keepdim=True)
+        return logits.masked_fill(probabilities < min_kept_prob, MASKED_LOGIT)
 
-    def is_kept(self, probs: ProbabilityRow, token_prob: float) -> bool:
-        return self.p == 1 or sum_above(probs, token_prob) < self.p
+    def keeps_token(self, probs: VocabVector, token_prob: float) -> bool:
+        return self.p == 1 or sum_likelier_probs(probs, token_prob) < self.p
 
 
 @dataclass(frozen=True)
@@ -163,7 +151,7 @@ class MinPLogitsProcessor(TruncationProcessor):
         probabilities = logits.softmax(-1)
         return logits.masked_fill(probabilities < self.p * probabilities.amax(-1, keepdim=True), MASKED_LOGIT)
 
-    def is_kept(self, probs: ProbabilityRow, token_prob: float) -> bool:
+    def keeps_token(self, probs: VocabVector, token_prob: float) -> bool:
         return token_prob >= self.p * float(probs.max())
 
 
@@ -186,10 +174,10 @@ class TypicalLogitsProcessor:
         probabilities = logits.softmax(-1)
         entropy = (surprisal * probabilities).nansum(-1, keepdim=True)
         deviation = (surprisal - entropy).abs()
-        ranked, order = deviation.sort(-1)
-        last_kept = (probabilities.gather(-1, order).cumsum(-1) < self.p).sum(-1, keepdim=True)
-        largest_kept = ranked.gather(-1, last_kept.clamp_max(logits.shape[-1] - 1))
-        return logits.masked_fill(deviation > largest_kept, MASKED_LOGIT)
+        ranked_deviations, order = deviation.sort(-1)
+        last_kept_rank = (probabilities.gather(-1, order).cumsum(-1) < self.p).sum(-1, keepdim=True)
+        max_kept_deviation = ranked_deviations.gather(-1, last_kept_rank.clamp_max(logits.shape[-1] - 1))
+        return logits.masked_fill(deviation > max_kept_deviation, MASKED_LOGIT)
 
 
 @dataclass(frozen=True)
@@ -206,7 +194,7 @@ class RepetitionPenaltyLogitsProcessor:
         check_option("repetition_penalty", self.penalty, "above 0 (1 has no effect)", is_valid)
 
     def __call__(self, logits: Logits, state: GenerationState) -> Logits:
-        return _update_token_logits(logits, [sorted(set(row)) for row in state.rows], self._apply_penalty)
+        return _update_token_logits(logits, [sorted(set(ids)) for ids in state.token_ids], self._apply_penalty)
 
     def _apply_penalty(self, logits: Tensor) -> Tensor:
         return torch.where(logits < 0, logits * self.penalty, logits / self.penalty)
@@ -214,7 +202,7 @@ class RepetitionPenaltyLogitsProcessor:
 
 @dataclass(frozen=True)
 class FrequencyPenaltyLogitsProcessor:
-    """Penalise tokens that occur in the continuation, as in the OpenAI API.
+    """Penalize tokens that occur in the continuation, as in the OpenAI API.
 
     Subtracts the frequency penalty once per occurrence, and the presence penalty once.
     """
@@ -228,12 +216,12 @@ class FrequencyPenaltyLogitsProcessor:
 
     def __call__(self, logits: Logits, state: GenerationState) -> Logits:
         logits = logits.clone()
-        for row in range(len(logits)):
-            counts = Counter(state.get_new_ids(row))
+        for batch_index in range(len(logits)):
+            counts = Counter(state.get_new_token_ids(batch_index))
             if counts:
-                ids = torch.tensor(list(counts), device=logits.device)
+                token_ids = torch.tensor(list(counts), device=logits.device)
                 frequencies = torch.tensor(list(counts.values()), device=logits.device)
-                logits[row, ids] -= self.frequency_penalty * frequencies + self.presence_penalty
+                logits[batch_index, token_ids] -= self.frequency_penalty * frequencies + self.presence_penalty
         return logits
 
 
@@ -249,7 +237,9 @@ class NoRepeatNGramLogitsProcessor:
         )
 
     def __call__(self, logits: Logits, state: GenerationState) -> Logits:
-        return _update_token_logits(logits, [self._find_repeated_completions(row) for row in state.rows], _mask_logits)
+        return _update_token_logits(
+            logits, [self._find_repeated_completions(ids) for ids in state.token_ids], _mask_logits
+        )
 
     def _find_repeated_completions(self, token_ids: Sequence[int]) -> list[int]:
         """Return the tokens that would complete an n-gram that already occurs."""
@@ -257,8 +247,10 @@ class NoRepeatNGramLogitsProcessor:
         if len(token_ids) < self.ngram_size:
             return []
         prefix = tuple(token_ids[len(token_ids) - prefix_size :])
-        starts = range(len(token_ids) - prefix_size)
-        return sorted({token_ids[i + prefix_size] for i in starts if tuple(token_ids[i : i + prefix_size]) == prefix})
+        ngram_starts = range(len(token_ids) - prefix_size)
+        return sorted(
+            {token_ids[i + prefix_size] for i in ngram_starts if tuple(token_ids[i : i + prefix_size]) == prefix}
+        )
 
 
 @dataclass(frozen=True)
@@ -271,27 +263,27 @@ class NoBadWordsLogitsProcessor:
 
     def __post_init__(self) -> None:
         has_valid_ids = all(ids and all(is_integer_at_least(i, 0) for i in ids) for ids in self.sequences)
-        allowed = "a list of token ids, sequences of them, or texts"
-        check_option("ban", self.sequences or self.texts, allowed, has_valid_ids and all(self.texts))
+        allowed_values = "a list of token ids, sequences of them, or texts"
+        check_option("ban", self.sequences or self.texts, allowed_values, has_valid_ids and all(self.texts))
 
     def encode_texts(self, encode: Callable[[str], Sequence[int]]) -> NoBadWordsLogitsProcessor:
         """Return the processor with its texts as token ids, as encoded both at the start of a word and within one."""
-        encoded = {tuple(encode(form)) for text in self.texts for form in (text, f" {text}")}
+        encoded = {tuple(encode(text_form)) for text in self.texts for text_form in (text, f" {text}")}
         return NoBadWordsLogitsProcessor((*self.sequences, *sorted(ids for ids in encoded if ids)))
 
     def __call__(self, logits: Logits, state: GenerationState) -> Logits:
         if self.texts:
             raise StrategyError(f"ban: the text {self.texts[0]!r} requires a tokenizer")
-        return _update_token_logits(logits, [self._find_banned_token_ids(row) for row in state.rows], _mask_logits)
+        return _update_token_logits(logits, [self._find_banned_token_ids(ids) for ids in state.token_ids], _mask_logits)
 
     def _find_banned_token_ids(self, token_ids: Sequence[int]) -> list[int]:
         """Return the tokens that are banned or would complete a banned sequence."""
-        last_ids = (
+        banned_ids = (
             ids[-1]
             for ids in self.sequences
             if len(ids) == 1 or tuple(token_ids[len(token_ids) - len(ids) + 1 :]) == ids[:-1]
         )
-        return sorted(set(last_ids))
+        return sorted(set(banned_ids))
 
 
 @dataclass(frozen=True)
@@ -305,10 +297,12 @@ class MinNewTokensLogitsProcessor:
         check_option("min_new_tokens", self.min_new_tokens, "an integer of at least 0", is_valid)
 
     def __call__(self, logits: Logits, state: GenerationState) -> Logits:
-        is_short = [len(state.get_new_ids(row)) < self.min_new_tokens for row in range(len(logits))]
-        return _update_token_logits(
-            logits, [list(state.stop_ids) if is_row_short else [] for is_row_short in is_short], _mask_logits
-        )
+        stop_token_ids = list(state.stop_token_ids)
+        masked_ids = [
+            stop_token_ids if len(state.get_new_token_ids(batch_index)) < self.min_new_tokens else []
+            for batch_index in range(len(logits))
+        ]
+        return _update_token_logits(logits, masked_ids, _mask_logits)
 
 
 @dataclass(frozen=True)
@@ -322,29 +316,29 @@ class ForcedEOSTokenLogitsProcessor:
         check_option("force_stop", self.max_new_tokens, "an integer of at least 1", is_valid)
 
     def __call__(self, logits: Logits, state: GenerationState) -> Logits:
-        if not state.stop_ids:
+        if not state.stop_token_ids:
             raise StrategyError("force_stop: the model has no stop token")
-        rows = [i for i in range(len(logits)) if len(state.get_new_ids(i)) >= self.max_new_tokens - 1]
-        if not rows:
+        ending = [i for i in range(len(logits)) if len(state.get_new_token_ids(i)) >= self.max_new_tokens - 1]
+        if not ending:
             return logits
         logits = logits.clone()
-        logits[rows] = MASKED_LOGIT
-        for row in rows:
-            logits[row, list(state.stop_ids)] = 0.0
+        logits[ending] = MASKED_LOGIT
+        for batch_index in ending:
+            logits[batch_index, list(state.stop_token_ids)] = 0.0
         return logits
 
 
 def _update_token_logits(
     logits: Logits, token_ids: Sequence[Sequence[int]], update: Callable[[Tensor], Tensor]
 ) -> Logits:
-    """Return the logits with `update` applied to the given tokens in each row."""
+    """Return the logits with `update` applied to the given tokens of each sequence in the batch."""
     if not any(token_ids):
         return logits
     logits, vocab_size = logits.clone(), logits.shape[-1]
-    for row, row_ids in enumerate(token_ids):
-        if row_ids:
-            ids = torch.tensor([i for i in row_ids if i < vocab_size], dtype=torch.long, device=logits.device)
-            logits[row, ids] = update(logits[row, ids])
+    for batch_index, ids in enumerate(token_ids):
+        if ids:
+            indices = torch.tensor([i for i in ids if i < vocab_size], dtype=torch.long, device=logits.device)
+            logits[batch_index, indices] = update(logits[batch_index, indices])
     return logits
 
 

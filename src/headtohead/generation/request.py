@@ -11,17 +11,18 @@ import torch
 
 from headtohead.config.tasks import Target
 from headtohead.errors import ModelError, RequestError
-from headtohead.generation import beam_search
-from headtohead.generation.detokenizer import StreamingDetokenizer, encode_prompt, get_stop_token_ids
+from headtohead.generation.beam_search import check_num_beam_samples
+from headtohead.generation.detokenizer import StreamingDetokenizer
 from headtohead.generation.logits_processors import LogitsProcessor, is_integer_at_least
-from headtohead.generation.strategies import Strategy, resolve_strategy
+from headtohead.generation.prompt_encoding import Prompts, encode_prompts, get_stop_token_ids
+from headtohead.generation.strategies import Strategy
+from headtohead.generation.strategy_parsing import resolve_strategy
 from headtohead.nn.custom_model import CustomModel
 from headtohead.nn.protocol import Decoder
 from headtohead.nn.transformer import Transformer
 from headtohead.pretrained.loading import PretrainedModel
 
 FinishReason = Literal["token", "string", "length"]
-Prompts = str | Sequence[str] | Sequence[Sequence[int]]
 DEFAULT_BATCH_SIZE = 32
 """sequences generated in parallel"""
 
@@ -39,15 +40,14 @@ class ModelBundleProtocol(Protocol):
 class SequenceState:
     """One sequence during generation."""
 
-    prompt: int
-    """index of the prompt"""
-    sample: int
+    prompt_index: int
+    sample_index: int
     prompt_ids: list[int]
     new_ids: list[int] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     detokenizer: StreamingDetokenizer | None = None
     pending_text: str = ""
-    """text that has not been yielded yet"""
+    """decoded text that has not been yielded yet"""
 
     def append_token(self, token_id: int, stop_token_ids: Sequence[int], max_new_tokens: int) -> None:
         """Append a token and set the finish reason if it is the last one."""
@@ -58,7 +58,7 @@ class SequenceState:
         if self.detokenizer is not None:
             self.pending_text += self.detokenizer.add_token(token_id)
             if self.detokenizer.has_stopped:
-                self.new_ids = list(self.detokenizer.ids)
+                self.new_ids = list(self.detokenizer.token_ids)
                 self.finish("string")
                 return
         if len(self.new_ids) >= max_new_tokens:
@@ -70,7 +70,7 @@ class SequenceState:
         if self.detokenizer is not None:
             self.pending_text += self.detokenizer.finish()
 
-    def pop_text(self) -> str:
+    def pop_pending_text(self) -> str:
         """Return the pending text and clear it."""
         text, self.pending_text = self.pending_text, ""
         return text
@@ -84,7 +84,7 @@ class GenerationJob:
     tokenizer: Any
     sequences: list[SequenceState]
     strategy: Strategy
-    stop_ids: tuple[int, ...]
+    stop_token_ids: tuple[int, ...]
     max_new_tokens: int
     seed: int
     batch_size: int
@@ -137,26 +137,44 @@ def build_job(
         if not is_integer_at_least(value):
             raise RequestError(f"{name} must be an integer of at least 1, got {value!r}")
     decoder, tokenizer = resolve_decoder(model, tokenizer)
-    resolved = resolve_strategy(strategy)
-    beam_search.check_num_samples(resolved, num_samples)
+    resolved_strategy = resolve_strategy(strategy)
+    check_num_beam_samples(resolved_strategy, num_samples)
     stops = [stop] if isinstance(stop, str | int) else list(stop)
     stop_strings = [value for value in stops if isinstance(value, str) and value]
     if tokenizer is not None:
-        resolved = resolved.encode_bad_words(tokenizer.encode)
+        resolved_strategy = resolved_strategy.encode_banned_texts(tokenizer.encode)
     elif stop_strings:
         raise RequestError(f"the stop string {stop_strings[0]!r} requires a tokenizer")
     needs_text = tokenizer is not None and (is_streaming or bool(stop_strings))
     sequences = [
         SequenceState(
-            index, sample, ids, detokenizer=StreamingDetokenizer(tokenizer, ids, stop_strings) if needs_text else None
+            prompt_index,
+            sample_index,
+            prompt_ids,
+            detokenizer=StreamingDetokenizer(tokenizer, prompt_ids, stop_strings) if needs_text else None,
         )
-        for index, ids in enumerate(_encode_prompts(prompts, tokenizer, use_chat_template))
-        for sample in range(num_samples)
+        for prompt_index, prompt_ids in enumerate(encode_prompts(prompts, tokenizer, use_chat_template))
+        for sample_index in range(num_samples)
     ]
-    stop_ids = tuple(
+    stop_token_ids = tuple(
         dict.fromkeys([*get_stop_token_ids(tokenizer), *(value for value in stops if isinstance(value, int))])
     )
-    return GenerationJob(decoder, tokenizer, sequences, resolved, stop_ids, max_new_tokens, seed, batch_size)
+    return GenerationJob(
+        decoder, tokenizer, sequences, resolved_strategy, stop_token_ids, max_new_tokens, seed, batch_size
+    )
+
+
+def has_batch_interaction(model: Decoder) -> bool:
+    """Return whether sequences in a batch influence each other, so that each sequence needs its own batch."""
+    return isinstance(model, Transformer) and "batch-independence" in model.violates
+
+
+def check_search_supported(job: GenerationJob) -> None:
+    """Raise `ModelError` if a job searches with a model whose sequences in a batch influence each other."""
+    if job.strategy.mode in ("beam", "contrastive") and has_batch_interaction(job.model):
+        raise ModelError(
+            f"{job.strategy.name}: not available for this model, because the rows of a batch influence each other"
+        )
 
 
 def resolve_decoder(model: Any, tokenizer: Any = None) -> tuple[Decoder, Any]:
@@ -176,19 +194,3 @@ def resolve_decoder(model: Any, tokenizer: Any = None) -> tuple[Decoder, Any]:
     if isinstance(model, Transformer) and not model.is_causal:
         raise ModelError("a classifier cannot generate text: use a language model")
     return model, tokenizer
-
-
-def _encode_prompts(prompts: Prompts, tokenizer: Any, use_chat_template: bool) -> list[list[int]]:
-    """Return the token ids of each prompt."""
-    prompt_list: list[Any] = [prompts] if isinstance(prompts, str) else list(prompts)
-    encoded = []
-    for prompt in prompt_list:
-        if isinstance(prompt, str):
-            if tokenizer is None:
-                raise RequestError("a text prompt requires a tokenizer: pass one, or prompts of token ids")
-            encoded.append(encode_prompt(tokenizer, prompt, use_chat_template=use_chat_template))
-        else:
-            if len(prompt) == 0:
-                raise ModelError("the prompt is empty: give at least one token")
-            encoded.append([int(token_id) for token_id in prompt])
-    return encoded

@@ -1,17 +1,18 @@
-"""Parse strategy lists from the command line, format them for reports, and build a sweep's points.
+"""Read decoding strategies from text, and write them as text.
 
-greedy,sample,temperature=0.7,top-p(p=0.9, temperature=0.8)
+parse_strategy("top-p(p=0.7, temperature=0.9)")
+parse_strategies("greedy,sample,temperature=0.7,top-p(p=0.9, temperature=0.8)")
 """
 
 from __future__ import annotations
 
 import ast
-import math
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from headtohead.errors import StrategyError
-from headtohead.generation.strategies import STRATEGY_ALIASES, Strategy, build_strategy, parse_strategy
+from headtohead.generation.logits_processors import LogitsProcessor
+from headtohead.generation.strategies import STRATEGY_ALIASES, Strategy, build_custom_strategy, build_strategy
 
 DEFAULT_STRATEGIES = "greedy,sample,temperature=0.7,top-k=20,top-p=0.7"
 SHORTHAND_OPTIONS = {
@@ -24,22 +25,41 @@ SHORTHAND_OPTIONS = {
     "contrastive": "k",
 }
 """the option that the short form NAME=VALUE sets"""
-SWEEP_VALUES: dict[str, tuple[float, ...]] = {
-    "temperature": (0.3, 0.5, 0.7, 0.85, 1.2),
-    "top-k": (2, 5, 20, 100, 1000),
-    "top-p": (0.1, 0.3, 0.5, 0.7, 0.9, 0.95),
-}
-SWEEP_SAMPLES_PER_PROMPT = 5
-"""samples per prompt at each point of the sweep"""
+
+
+def resolve_strategy(strategy: str | Strategy | Sequence[LogitsProcessor]) -> Strategy:
+    """Return a strategy from its name, its text form, or a list of logits processors."""
+    if isinstance(strategy, Strategy):
+        return strategy
+    return parse_strategy(strategy) if isinstance(strategy, str) else build_custom_strategy(strategy)
+
+
+def parse_strategy(text: str) -> Strategy:
+    """Parse `top-p`, `top-p(p=0.7, temperature=0.9)` or `top-p:p=0.7,temperature=0.9`."""
+    match = re.fullmatch(r"\s*([\w-]+)\s*(?:\((.*)\)|:(.*))?\s*", text, re.DOTALL)
+    if match is None:
+        raise StrategyError(f"{text!r}: expected name(option=value, ...), as in top-p(p=0.7)")
+    options_text = match[2] or match[3] or ""
+    try:
+        call = ast.parse(f"f({options_text})", mode="eval").body
+        assert isinstance(call, ast.Call)
+        if call.args or any(keyword.arg is None for keyword in call.keywords):
+            raise ValueError("options need names")
+        options = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
+    except (ValueError, SyntaxError) as error:
+        raise StrategyError(
+            f"{text!r}: invalid options ({error}); expected a form like top-p(p=0.7, temperature=0.9)"
+        ) from None
+    return build_strategy(match[1], **options)
 
 
 def parse_strategies(text: str) -> dict[str, Strategy]:
-    """Parse `greedy,temperature=0.7,top-p(p=0.9, temperature=0.8)`; return strategies by display name."""
+    """Parse a list such as `greedy,temperature=0.7,top-p(p=0.9)` from the command line; return strategies by name."""
     strategies: dict[str, Strategy] = {}
-    for item in re.split(r",(?![^(]*\))", text):
-        if not item.strip():
+    for strategy_text in re.split(r",(?![^(]*\))", text):
+        if not strategy_text.strip():
             continue
-        strategy = _parse_strategy_or_shorthand(item.strip())
+        strategy = _parse_strategy_or_shorthand(strategy_text.strip())
         name = format_strategy(strategy)
         if name in strategies:
             raise StrategyError(f"{name} is given twice")
@@ -70,34 +90,3 @@ def format_strategy(strategy: Strategy) -> str:
     if len(strategy.options) == 1 and strategy.options[0][0] == SHORTHAND_OPTIONS.get(strategy.name):
         return f"{strategy.name}={strategy.options[0][1]:g}"
     return str(strategy)
-
-
-@dataclass(frozen=True)
-class SweepPoint:
-    """One setting of a sweep."""
-
-    family: str
-    label: str
-    value: float
-    endpoint: str
-    """greedy or sample, where the families meet; otherwise empty"""
-    strategy: Strategy
-
-    @property
-    def name(self) -> str:
-        return format_strategy(self.strategy)
-
-
-def build_sweep_points(vocab_size: int) -> list[SweepPoint]:
-    """Return the points along temperature, k and p. Each family starts at greedy decoding and ends at sampling."""
-    points = []
-    for family, values in SWEEP_VALUES.items():
-        untruncated = ("1", 1.0) if family == "temperature" else ("all", math.inf)
-        points.append(SweepPoint(family, "greedy", 0.0, "greedy", build_strategy("greedy")))
-        points.append(SweepPoint(family, *untruncated, "sample", build_strategy("sample")))
-        points += [
-            SweepPoint(family, f"{value:g}", value, "", build_strategy(family, **{SHORTHAND_OPTIONS[family]: value}))
-            for value in values
-            if family != "top-k" or value < vocab_size
-        ]
-    return sorted(points, key=lambda point: (list(SWEEP_VALUES).index(point.family), point.value))

@@ -10,14 +10,9 @@ False
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
-
-from headtohead.key_design.guided_tour import Walkthrough, build_walkthrough
 from headtohead.key_design.inputs import read_matrix
 from headtohead.key_design.key_replacement import replace_key
-from headtohead.key_design.solutions import DesignResult, KeyReplacement, QueryDesign, QueryMatrixDesign
-from headtohead.key_design.solve import (
+from headtohead.key_design.query_design import (
     DEFAULT_PRECISION,
     DEFAULT_TOLERANCE,
     find_averaging_query,
@@ -25,9 +20,9 @@ from headtohead.key_design.solve import (
     find_query_for_weights,
     find_selecting_query,
 )
-
-if TYPE_CHECKING:
-    from headtohead.presentation.renderers.notebook import NotebookChart
+from headtohead.key_design.solutions import KeyReplacement, QueryDesign, QueryMatrixDesign
+from headtohead.key_design.views.notebook import draw_result
+from headtohead.key_design.walkthrough import Walkthrough, build_walkthrough
 
 __all__ = [
     "DEFAULT_PRECISION",
@@ -45,15 +40,3 @@ __all__ = [
     "read_matrix",
     "replace_key",
 ]
-
-
-def draw_result(result: DesignResult, path: str | Path | None = None) -> NotebookChart:
-    """Return a chart that displays itself in a notebook; with `path`, also save it (.html, .svg, .pdf or .png)."""
-    from headtohead.key_design.views.page import save_result  # altair takes a second to import
-    from headtohead.key_design.views.picture import build_chart
-    from headtohead.presentation.renderers.notebook import NotebookChart
-
-    row = result.to_dict()
-    if path is not None:
-        save_result(row, Path(path))
-    return NotebookChart(build_chart(row))

@@ -19,9 +19,9 @@ from scipy.optimize import brentq, minimize_scalar
 
 from headtohead.errors import RequestError
 from headtohead.key_design import inputs, phrasing
-from headtohead.key_design.solutions import KeyReplacement
-from headtohead.key_design.solve import DEFAULT_PRECISION, DEFAULT_TOLERANCE, compute_precision
-from headtohead.key_design.solvers import KeyMatrix, PerKeyVector, Vector, logsumexp, softmax
+from headtohead.key_design.convex_solvers import KeyMatrix, PerKeyVector, Vector, logsumexp, softmax
+from headtohead.key_design.query_design import DEFAULT_PRECISION, DEFAULT_TOLERANCE
+from headtohead.key_design.solutions import KeyReplacement, compute_precision
 
 MAX_QUERY_SCALE = 1e6
 """largest factor tried for the query"""
@@ -45,20 +45,20 @@ def replace_key(
     Pass exactly one of `average`, `select` and `weights`. `required_norm` fixes the norm of the new key. If keys of
     growing norm only approach the target, the result reaches `precision` (default 0.999) of the best.
     """
-    rows = inputs.validate_matrix(keys)
-    index = inputs.validate_index(key_index, len(rows))
-    query_vector = inputs.validate_vector(query, rows.shape[1], "query", "numbers of a key")
-    target, question = _build_target(len(rows), index, average, select, weights)
+    key_matrix = inputs.validate_matrix(keys)
+    index = inputs.validate_index(key_index, len(key_matrix))
+    query_vector = inputs.validate_vector(query, key_matrix.shape[1], "query", "numbers of a key")
+    target, question = _build_target(len(key_matrix), index, average, select, weights)
     if required_norm is not None:
         required_norm = inputs.validate_number(
             required_norm, "required_norm", "must be at least 0", lambda norm: norm >= 0
         )
     required_precision = DEFAULT_PRECISION if precision is None else inputs.validate_precision(precision)
-    outputs = None if values is None else inputs.validate_matrix(values, "values", len(rows))
+    value_matrix = None if values is None else inputs.validate_matrix(values, "values", len(key_matrix))
     problem = _ReplacementProblem(
-        rows, index, query_vector, target, required_norm, required_precision, inputs.validate_tolerance(tolerance)
+        key_matrix, index, query_vector, target, required_norm, required_precision, inputs.validate_tolerance(tolerance)
     )
-    return _build_replacement(problem, question, outputs)
+    return _solve_replacement(problem, question, value_matrix)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,33 +99,33 @@ class _ReplacementProblem:
         return compute_precision(other_targets, self.other_scores) if target_weight == 0 else 0.0
 
     def compute_weight_errors(self, score: float) -> tuple[PerKeyVector, float]:
-        """Return the errors in the other keys' relative weights and in the new key's weight."""
+        """Return the errors of the other keys' relative weights and of the new key's weight, for its score."""
         target_weight = float(self.target[self.key_index])
         other_targets = np.delete(self.target, self.key_index)
-        share_errors = (
+        relative_weight_errors = (
             softmax(self.other_scores) - other_targets / (1 - target_weight)
             if target_weight < 1
             else np.zeros_like(other_targets)
         )
         if not math.isfinite(score):
-            return share_errors, float(score > 0) - target_weight
+            return relative_weight_errors, float(score > 0) - target_weight
         weights = softmax(np.insert(self.other_scores, self.key_index, score))
-        return share_errors, float(weights[self.key_index]) - target_weight
+        return relative_weight_errors, float(weights[self.key_index]) - target_weight
 
 
 def _build_target(num_keys: int, key_index: int, average: Any, select: bool, weights: Any) -> tuple[PerKeyVector, str]:
     """Return the target weights and the question; raise RequestError unless exactly one goal is given."""
-    requested = [name for name, value in (("average", average), ("weights", weights)) if value is not None]
-    requested += ["select"] if select else []
-    if len(requested) != 1:
-        value = " and ".join(requested) or "none"
-        raise RequestError(f"replace_key: pass exactly one of average, select and weights; got {value}")
+    requested_goals = [name for name, value in (("average", average), ("weights", weights)) if value is not None]
+    requested_goals += ["select"] if select else []
+    if len(requested_goals) != 1:
+        given_goals = " and ".join(requested_goals) or "none"
+        raise RequestError(f"replace_key: pass exactly one of average, select and weights; got {given_goals}")
     if weights is not None:
         return inputs.validate_distribution(weights, num_keys), f"replace key {key_index} to yield given weights"
-    selected = (key_index,) if select else inputs.validate_indices(average, num_keys)
+    selected_indices = (key_index,) if select else inputs.validate_indices(average, num_keys)
     target = np.zeros(num_keys)
-    target[list(selected)] = 1 / len(selected)
-    goal = "be selected" if select else f"average {phrasing.format_key_list(sorted(selected))}"
+    target[list(selected_indices)] = 1 / len(selected_indices)
+    goal = "be selected" if select else f"average {phrasing.format_key_list(sorted(selected_indices))}"
     return target, f"replace key {key_index} to {goal}"
 
 
@@ -141,9 +141,9 @@ def _find_best_score(problem: _ReplacementProblem) -> tuple[float, float]:
     """Return the new key's best score, which may be infinite, and its precision."""
     if len(problem.target) == 1:
         return 0.0, 1.0
-    ideal = _compute_ideal_score(problem)
-    choices = [min(max(ideal, low), high) for low, high in problem.compute_score_ranges()]
-    score = max(choices, key=problem.compute_precision_at_score)
+    ideal_score = _compute_ideal_score(problem)
+    possible_scores = [min(max(ideal_score, low), high) for low, high in problem.compute_score_ranges()]
+    score = max(possible_scores, key=problem.compute_precision_at_score)
     return score, problem.compute_precision_at_score(score)
 
 
@@ -152,20 +152,20 @@ def _choose_finite_score(problem: _ReplacementProblem, score: float) -> float:
     if math.isfinite(score):
         return score
     log_odds = math.log(problem.precision) - math.log1p(-problem.precision) + 1e-12
-    other_total = logsumexp(problem.other_scores)
+    others_logsumexp = logsumexp(problem.other_scores)
     old_score = float(problem.keys[problem.key_index] @ problem.query)
-    return max(old_score, other_total + log_odds) if score > 0 else min(old_score, other_total - log_odds)
+    return max(old_score, others_logsumexp + log_odds) if score > 0 else min(old_score, others_logsumexp - log_odds)
 
 
-def _build_key(problem: _ReplacementProblem, score: float) -> Vector:
+def _build_replacement_key(problem: _ReplacementProblem, score: float) -> Vector:
     """Return the key closest to the old one with this score and, if required, this norm."""
     old_key, query_norm = problem.keys[problem.key_index], float(np.linalg.norm(problem.query))
     if query_norm == 0:
         return old_key if problem.required_norm is None else _rescale_to_norm(old_key, problem.required_norm)
     query_direction = problem.query / query_norm
-    orthogonal = old_key - (old_key @ query_direction) * query_direction
+    orthogonal_part = old_key - (old_key @ query_direction) * query_direction
     if problem.required_norm is None:
-        return np.asarray(orthogonal + score / query_norm * query_direction)
+        return np.asarray(orthogonal_part + score / query_norm * query_direction)
     parallel_length = score / query_norm
     orthogonal_length = math.sqrt(
         max(0.0, (problem.required_norm - parallel_length) * (problem.required_norm + parallel_length))
@@ -173,30 +173,31 @@ def _build_key(problem: _ReplacementProblem, score: float) -> Vector:
     if orthogonal_length <= 1e-7 * problem.required_norm:
         # Square root of a rounding error: the key is parallel to the query.
         return np.asarray(math.copysign(problem.required_norm, parallel_length) * query_direction)
-    if np.linalg.norm(orthogonal) <= 1e-12 * max(1.0, float(np.linalg.norm(old_key))):
+    if np.linalg.norm(orthogonal_part) <= 1e-12 * max(1.0, float(np.linalg.norm(old_key))):
         # The old key is parallel to the query, so every orthogonal direction is equally close.
         axis = np.zeros_like(query_direction)
         axis[int(np.argmin(np.abs(query_direction)))] = 1.0
-        orthogonal = axis - (axis @ query_direction) * query_direction
-    return np.asarray(parallel_length * query_direction + _rescale_to_norm(orthogonal, orthogonal_length))
+        orthogonal_part = axis - (axis @ query_direction) * query_direction
+    return np.asarray(parallel_length * query_direction + _rescale_to_norm(orthogonal_part, orthogonal_length))
 
 
 def _rescale_to_norm(vector: Vector, target_norm: float) -> Vector:
+    """Return the vector scaled to a norm; the zero vector is replaced by the first axis."""
     norm = float(np.linalg.norm(vector))
     if norm == 0:
         vector, norm = np.eye(len(vector))[0], 1.0
     return np.asarray(vector * (target_norm / norm))
 
 
-def _build_replacement(problem: _ReplacementProblem, question: str, outputs: KeyMatrix | None) -> KeyReplacement:
+def _solve_replacement(problem: _ReplacementProblem, question: str, value_matrix: KeyMatrix | None) -> KeyReplacement:
     """Solve the problem and collect the new key, the resulting weights and an explanation."""
     score, best_precision = _find_best_score(problem)
-    key = _build_key(problem, _choose_finite_score(problem, score))
+    key = _build_replacement_key(problem, _choose_finite_score(problem, score))
     new_keys = problem.keys.copy()
     new_keys[problem.key_index] = key
     scores = new_keys @ problem.query
     precision = compute_precision(problem.target, scores)
-    is_exact = _is_exact(problem, score)
+    is_exact = _is_target_reached(problem, score)
     scale = 1.0 if precision >= problem.precision else _find_query_scale(problem)
     if problem.required_norm is not None:
         question += f", with norm {problem.required_norm:g}"
@@ -219,15 +220,16 @@ def _build_replacement(problem: _ReplacementProblem, question: str, outputs: Key
         moved=float(np.linalg.norm(key - problem.keys[problem.key_index])),
         scale=scale,
         tolerance=problem.tolerance,
-        values=outputs,
+        values=value_matrix,
     )
 
 
-def _is_exact(problem: _ReplacementProblem, score: float) -> bool:
+def _is_target_reached(problem: _ReplacementProblem, score: float) -> bool:
+    """Return whether a score of the new key gives all keys their target weights within the tolerance."""
     if len(problem.target) == 1:
         return True
-    share_errors, weight_error = problem.compute_weight_errors(score)
-    return max(float(np.abs(share_errors).max()), abs(weight_error)) <= problem.tolerance
+    relative_weight_errors, weight_error = problem.compute_weight_errors(score)
+    return max(float(np.abs(relative_weight_errors).max()), abs(weight_error)) <= problem.tolerance
 
 
 def _find_query_scale(problem: _ReplacementProblem) -> float | None:
@@ -238,20 +240,21 @@ def _find_query_scale(problem: _ReplacementProblem) -> float | None:
     """
     if not problem.query.any():
         return None
-    factors = [factor for sign in (1, -1) for factor in _find_query_scales(problem, sign)]
+    factors = [factor for sign in (1, -1) for factor in _find_query_scale_for_sign(problem, sign)]
     return min(factors, key=lambda factor: abs(math.log(factor)), default=None)
 
 
-def _find_query_scales(problem: _ReplacementProblem, sign: int) -> list[float]:
+def _find_query_scale_for_sign(problem: _ReplacementProblem, sign: int) -> list[float]:
     """Return at most one query factor; in one dimension, `sign` selects one of the two possible scores."""
 
     def compute_shortfall(log_factor: float) -> float:
         """Return the log ratio of the required to the achieved precision."""
-        scaled = replace(problem, query=math.exp(log_factor) * problem.query)
-        ranges = scaled.compute_score_ranges()
+        scaled_problem = replace(problem, query=math.exp(log_factor) * problem.query)
+        ranges = scaled_problem.compute_score_ranges()
         low, high = ranges[0] if sign < 0 else ranges[-1]
-        reached = scaled.compute_precision_at_score(min(max(_compute_ideal_score(scaled), low), high))
-        return math.log(problem.precision) - math.log(max(reached, 1e-300))
+        score = min(max(_compute_ideal_score(scaled_problem), low), high)
+        reached_precision = scaled_problem.compute_precision_at_score(score)
+        return math.log(problem.precision) - math.log(max(reached_precision, 1e-300))
 
     max_log_factor = math.log(MAX_QUERY_SCALE)
     minimum = minimize_scalar(
@@ -287,52 +290,41 @@ def _explain_replacement(
         )
     if is_exact:
         direction, effect = ("along", "to 1") if score > 0 else ("against", "to 0")
-        reached = phrasing.format_precision(precision)
-        return f"As key {key_index} moves {direction} the query, its weight tends {effect}. This key reaches {reached}."
+        precision_text = phrasing.format_precision(precision)
+        return (
+            f"As key {key_index} moves {direction} the query, its weight tends {effect}. "
+            f"This key reaches {precision_text}."
+        )
     return " ".join(
         [
             *_explain_obstacles(problem, score),
-            _describe_best_precision(score, best_precision, precision),
-            _describe_query_scale(query_scale, problem.precision),
+            phrasing.describe_best_replacement(best_precision, precision, is_attained=math.isfinite(score)),
+            phrasing.describe_required_query_scale(query_scale, problem.precision),
         ]
     ).strip()
 
 
 def _explain_obstacles(problem: _ReplacementProblem, score: float) -> list[str]:
     """Explain what prevents the target: the other keys' relative weights, the norm, or both."""
-    key_index, sentences = problem.key_index, []
-    share_errors, _ = problem.compute_weight_errors(score)
-    worst = int(np.argmax(np.abs(share_errors)))
-    if abs(share_errors[worst]) > problem.tolerance:
-        actual_share = float(softmax(problem.other_scores)[worst])
+    key_index = problem.key_index
+    sentences = []
+    relative_weight_errors, _ = problem.compute_weight_errors(score)
+    worst_index = int(np.argmax(np.abs(relative_weight_errors)))
+    if abs(relative_weight_errors[worst_index]) > problem.tolerance:
+        actual_weight = float(softmax(problem.other_scores)[worst_index])
         sentences.append(
             f"The query alone determines how the remaining weight is split among the other keys: key "
-            f"{worst + (worst >= key_index)} gets {actual_share:.4g} instead of "
-            f"{actual_share - share_errors[worst]:.4g}."
+            f"{worst_index + (worst_index >= key_index)} gets {actual_weight:.4g} instead of "
+            f"{actual_weight - relative_weight_errors[worst_index]:.4g}."
         )
-    ideal = _compute_ideal_score(problem)
-    if problem.required_norm is not None and score != ideal:
+    ideal_score = _compute_ideal_score(problem)
+    if problem.required_norm is not None and score != ideal_score:
         max_score = problem.required_norm * float(np.linalg.norm(problem.query))
-        needed = f"a score of {ideal:.4g}" if math.isfinite(ideal) else "an infinite score"
-        possible = "is {} or {}" if len(problem.query) == 1 else "lies between {} and {}"
-        possible = possible.format(f"{-max_score:.4g}", f"{max_score:.4g}")
+        needed_score = f"a score of {ideal_score:.4g}" if math.isfinite(ideal_score) else "an infinite score"
+        template = "is {} or {}" if len(problem.query) == 1 else "lies between {} and {}"
+        possible_scores = template.format(f"{-max_score:.4g}", f"{max_score:.4g}")
         sentences.append(
-            f"Key {key_index} would need {needed}, but with norm {problem.required_norm:g} its score {possible}."
+            f"Key {key_index} would need {needed_score}, but with norm {problem.required_norm:g} its score "
+            f"{possible_scores}."
         )
     return sentences
-
-
-def _describe_best_precision(score: float, best_precision: float, precision: float) -> str:
-    if math.isfinite(score):
-        return f"No key does better than this one, with precision {phrasing.format_precision(best_precision)}."
-    best, reached = phrasing.format_precision(best_precision), phrasing.format_precision(precision)
-    return f"Keys of larger norm approach precision {best}; this key reaches {reached}."
-
-
-def _describe_query_scale(query_scale: float | None, precision: float) -> str:
-    """Describe which multiple of the query would reach the required precision."""
-    if query_scale is None:
-        return f"No multiple of the query reaches {phrasing.format_precision(precision)} either."
-    if query_scale == 1.0:
-        return ""
-    return f"With the query scaled by {query_scale:.4g}, some key reaches {phrasing.format_precision(precision)}."

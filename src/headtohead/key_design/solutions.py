@@ -5,16 +5,26 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from headtohead.key_design.solvers import KeyMatrix, PerKeyVector, Vector
+from headtohead.key_design.convex_solvers import KeyMatrix, PerKeyVector, Vector, logsumexp
+
+
+def compute_precision(target: PerKeyVector, scores: PerKeyVector) -> float:
+    """Return the precision of attention scores: exp(-KL(target, softmax(scores))), which is 1 if the two are equal."""
+    is_target_key = target > 0
+    # Long queries have large scores; only their differences retain full precision.
+    shifted_scores = scores - scores.max()
+    log_weights = (shifted_scores - logsumexp(shifted_scores))[is_target_key]
+    return math.exp(-max(0.0, float(target[is_target_key] @ (np.log(target[is_target_key]) - log_weights))))
 
 
 def _convert_to_json(value: Any) -> Any:
-    """Convert a solution's arrays and tuples to lists, and data classes to dicts."""
+    """Convert a solution's arrays and tuples to lists, and its data classes to dicts."""
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, tuple):
@@ -28,7 +38,7 @@ def _convert_to_json(value: Any) -> Any:
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class DesignResult:
-    """Base class for all results."""
+    """Base class of key-design results: solutions to single problems, and the walkthrough."""
 
     kind: ClassVar[str]
     question: str
@@ -39,8 +49,8 @@ class DesignResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields as JSON values, with arrays converted to lists."""
-        values = {field.name: _convert_to_json(getattr(self, field.name)) for field in fields(self)}
-        return {"kind": self.kind, **values}
+        field_values = {field.name: _convert_to_json(getattr(self, field.name)) for field in fields(self)}
+        return {"kind": self.kind, **field_values}
 
     def __repr__(self) -> str:
         return f"<{self.question}: {'exact' if self.exact else 'not exact'}. {self.reason}>"
@@ -73,12 +83,12 @@ class AttentionDesign(DesignResult):
 
     @property
     def output(self) -> Vector | KeyMatrix | None:
-        """weights @ values"""
+        """The attention output: weights @ values."""
         return None if self.values is None else self.weights @ self.values
 
     @property
     def wanted(self) -> Vector | KeyMatrix | None:
-        """target @ values"""
+        """The output that the target weights would give: target @ values."""
         return None if self.values is None else self.target @ self.values
 
     def to_dict(self) -> dict[str, Any]:
@@ -125,11 +135,13 @@ class KeyReplacement(AttentionDesign):
 
     kind = "replacement"
     old: KeyMatrix
+    """all keys before the replacement"""
     at: int
     """index of the replaced key"""
     key: Vector
+    """the new key"""
     length: float | None
-    """norm that was required, or None"""
+    """norm that was required of the new key, or None"""
     moved: float
     """distance between the old and the new key"""
     scale: float | None

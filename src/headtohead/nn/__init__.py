@@ -1,1 +1,1 @@
-"""Transformers composed of swappable parts: the model, its KV cache, fast decoding and initialisation."""
+"""Transformers composed of swappable parts: the model, its KV cache, fast decoding and initialization."""

@@ -1,79 +1,61 @@
-"""Custom models: any nn.Module from a user's file that maps token ids to logits, adapted to our protocol.
+"""Custom models: any nn.Module from a user's file that maps token ids to logits, adapted to the model protocol.
 
 `forward` may return a tensor, a tuple that starts with the logits, or an object with `.logits` (transformers). A
-decoder with `forward(idx, targets=None)` (nanoGPT) receives its input as targets, because without them it may return
-logits for the last position only. It is called once per pass.
+decoder with `forward(idx, targets=None)` (nanoGPT) also receives its input as targets, because without targets it may
+return logits for the last position only. It is called once per forward pass.
 """
 
-import importlib.util
 import inspect
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from torch import Tensor, nn
 
-from headtohead.config import model
-from headtohead.errors import ModelError, format_suggestion
+from headtohead.config.tables.model import CustomModelConfig
+from headtohead.errors import ModelError
 from headtohead.nn.kv_cache import KVCache
 from headtohead.nn.protocol import ModelOutput
+from headtohead.nn.user_imports import import_network_class
 
-ARGUMENT_ALIASES = {
+CONSTRUCTOR_ARGUMENT_ALIASES = {
     "vocab_size": ("vocab_size", "vocab", "vocabulary", "n_vocab", "num_embeddings"),
     "context": ("context", "block_size", "context_length", "max_len", "n_ctx", "max_seq_len"),
     "classes": ("classes", "num_classes", "n_classes", "num_labels"),
 }
-
-
-def load_module_class(class_path: str, base_folder: Path) -> type[nn.Module]:
-    """Return the nn.Module class named by `file.py:Name`, relative to `base_folder`."""
-    path, _, name = class_path.rpartition(":")
-    file = (base_folder / path).resolve()
-    if not file.is_file():
-        raise ModelError(f"{class_path}: file {path} not found in {base_folder}")
-    module_name = f"headtohead_own_module_{file.stem}"
-    spec = importlib.util.spec_from_file_location(module_name, file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise ModelError(f"{class_path}: {type(error).__name__}: {error}") from error
-    classes = {
-        n: value for n, value in vars(module).items() if isinstance(value, type) and issubclass(value, nn.Module)
-    }
-    if name not in classes:
-        hint = format_suggestion(name, classes)
-        available = ", ".join(classes) or "none"
-        raise ModelError(f"{class_path}: {path} defines no nn.Module {name!r}{hint} (available: {available})")
-    return classes[name]
+CONFIG_ARGUMENT_NAMES = ("config", "cfg", "args", "params", "hparams")
+"""Names of the argument of a constructor that takes a single configuration object, as in `GPT(config)`."""
 
 
 class CustomModel(nn.Module):
-    """Wraps a user's module in the interface of our models, without a KV cache or attention weights."""
+    """Adapts a user's module to the model protocol, without a KV cache or attention weights."""
 
     def __init__(
         self,
-        model_config: model.CustomModelConfig,
+        model_config: CustomModelConfig,
         vocab_size: int,
         num_classes: int | None,
         *,
         base_folder: Path = Path("."),
     ) -> None:
         super().__init__()
-        self.model_config, self.context, self.classes, self.vocab_size = (
+        self.model_config, self.context, self.num_classes, self.vocab_size = (
             model_config,
             model_config.context,
             num_classes,
             vocab_size,
         )
-        module_class = load_module_class(model_config.module, base_folder)
-        available: dict[str, Any] = {"vocab_size": vocab_size, "context": model_config.context, "classes": num_classes}
+        module_class = import_network_class(model_config.module, base_folder)
+        available_arguments: dict[str, Any] = {
+            "vocab_size": vocab_size,
+            "context": model_config.context,
+            "classes": num_classes,
+        }
         try:
-            arguments = _select_constructor_arguments(module_class, available)
-            self.inner = module_class(**{**arguments, **model_config.options})
+            self.inner = _construct_network(module_class, available_arguments, model_config.options)
         except TypeError as error:
             raise ModelError(
                 f"{model_config.module}: {error} (model.options = {model_config.options or '{}'}; vocab_size, context "
@@ -96,20 +78,55 @@ class CustomModel(nn.Module):
             raise ModelError(f"{self.model_config.module}: custom models do not return attention weights")
         if cache is not None:
             raise ModelError(f"{self.model_config.module}: custom models have no cache")
-        arguments: dict[str, Tensor] = {}
+        optional_inputs: dict[str, Tensor] = {}
         if attention_mask is not None and "attention_mask" in self._forward_parameters:
-            arguments["attention_mask"] = attention_mask
-        if self.classes is None and "targets" in self._forward_parameters:
-            arguments["targets"] = input_ids  # without targets, some decoders return logits for the last position only
-        logits = extract_logits(self.inner(input_ids, **arguments))
-        if self.classes is None and logits.shape[:-1] == (input_ids.numel(),):
+            optional_inputs["attention_mask"] = attention_mask
+        if self.num_classes is None and "targets" in self._forward_parameters:
+            optional_inputs["targets"] = (
+                input_ids  # without targets, some decoders return logits for the last position only
+            )
+        logits = extract_logits(self.inner(input_ids, **optional_inputs))
+        if self.num_classes is None and logits.shape[:-1] == (input_ids.numel(),):
             logits = logits.unflatten(0, input_ids.shape)  # given targets, some decoders flatten their logits
-        expected = (len(input_ids), self.classes) if self.classes else (*input_ids.shape, self.vocab_size)
-        if tuple(logits.shape) != expected:
+        expected_shape = (len(input_ids), self.num_classes) if self.num_classes else (*input_ids.shape, self.vocab_size)
+        if tuple(logits.shape) != expected_shape:
             raise ModelError(
-                f"{self.model_config.module}: logits have shape {tuple(logits.shape)}, expected {expected}"
+                f"{self.model_config.module}: logits have shape {tuple(logits.shape)}, expected {expected_shape}"
             )
         return ModelOutput(logits)
+
+    @property
+    def has_training_loss(self) -> bool:
+        """Return whether the network defines `training_loss(input_ids, labels)`."""
+        return callable(getattr(self.inner, "training_loss", None))
+
+    def compute_training_loss(self, input_ids: Tensor, labels: Tensor, attention_mask: Tensor | None) -> Tensor:
+        """Return the network's own training loss. Labels are -100 where nothing is predicted."""
+        method: Any = self.inner.training_loss
+        accepts_mask = "attention_mask" in inspect.signature(method).parameters
+        loss = method(input_ids, labels, **({"attention_mask": attention_mask} if accepts_mask else {}))
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            raise ModelError(f"{self.model_config.module}: training_loss must return a scalar tensor, got {loss!r:.80}")
+        return loss.reshape(())
+
+    def list_parameter_groups(self, lr: float) -> list[dict[str, Any]] | None:
+        """Return the parameter groups of the network's `parameter_groups(lr)`: dicts of params, lr and weight_decay.
+        None if it has no such method.
+        """
+        method: Any = getattr(self.inner, "parameter_groups", None)
+        if not callable(method):
+            return None
+        groups = [{**group, "params": list(group["params"])} for group in method(lr)]
+        prefix = f"{self.model_config.module}: parameter_groups"
+        for group in groups:
+            if unknown := set(group) - {"params", "lr", "weight_decay"}:
+                raise ModelError(f"{prefix}: unknown key {min(unknown)!r} (available: params, lr, weight_decay)")
+        counts = Counter(id(parameter) for group in groups for parameter in group["params"])
+        misplaced_names = [n for n, p in self.inner.named_parameters() if p.requires_grad and counts[id(p)] != 1]
+        if misplaced_names:
+            listed_names = ", ".join(misplaced_names[:4])
+            raise ModelError(f"{prefix}: each trainable parameter must be in one group, unlike {listed_names}")
+        return groups
 
     def next_token_logits(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, *, cache: KVCache | None = None
@@ -119,31 +136,68 @@ class CustomModel(nn.Module):
         return logits[:, -1]
 
     def build_decode_step(self, cache: KVCache) -> Callable[[Tensor], Tensor]:
+        """Raise ModelError: custom models have no KV cache."""
         raise ModelError(f"{self.model_config.module}: custom models have no cache")
 
     def create_cache(self) -> None:
-        """Return None: each decoding step processes the whole text."""
+        """Return None: each decoding step processes the whole sequence."""
         return
 
     @property
     def can_pad(self) -> bool:
-        """Return False: the module counts positions itself, and left padding would shift them."""
+        """Return False: the module counts positions itself, so left padding would shift them."""
         return False
 
 
+def _construct_network(
+    module_class: type[nn.Module], available_arguments: dict[str, Any], options: dict[str, Any]
+) -> nn.Module:
+    """Return the network of a custom model, built from sizes and options, or from one configuration object if its
+    constructor takes only that, as in `GPT(config)`.
+    """
+    parameters = list(inspect.signature(module_class).parameters.values())
+    name = parameters[0].name if len(parameters) == 1 else ""
+    if name not in CONFIG_ARGUMENT_NAMES or name in options:
+        return module_class(**{**_select_constructor_arguments(module_class, available_arguments), **options})
+    config_class = _find_config_class(module_class, parameters[0].annotation)
+    if config_class is None:
+        arguments = {
+            alias: available_arguments[key]
+            for key, aliases in CONSTRUCTOR_ARGUMENT_ALIASES.items()
+            for alias in aliases
+        }
+        return module_class(SimpleNamespace(**{**arguments, **options}))
+    return module_class(config_class(**{**_select_constructor_arguments(config_class, available_arguments), **options}))
+
+
+def _find_config_class(module_class: type, annotation: Any) -> type | None:
+    """Return the class of a network's configuration: the annotated one, or the one whose name contains that of the
+    network, such as `GPTConfig`. None if there is none.
+    """
+    module_names = vars(sys.modules[module_class.__module__])
+    if isinstance(annotation, str):
+        annotation = module_names.get(annotation)
+    if isinstance(annotation, type) and annotation is not inspect.Parameter.empty:
+        return annotation
+    network_names = [base.__name__ for base in module_class.__mro__ if issubclass(base, nn.Module)]
+    config_names = [f"{network_name}{suffix}" for network_name in network_names for suffix in ("Config", "Args")]
+    candidates = (module_names.get(name) for name in [*config_names, "Config", "ModelConfig", "ModelArgs"])
+    return next((candidate for candidate in candidates if isinstance(candidate, type)), None)
+
+
 def _select_constructor_arguments(module_class: type, available_arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the available arguments that the custom model's constructor accepts, under the names it uses."""
-    parameters = inspect.signature(module_class.__init__).parameters  # type: ignore[misc]
+    """Return the available arguments that a constructor of users accepts, under the names that it uses."""
+    parameters = inspect.signature(module_class).parameters
     arguments = {}
     for argument, value in available_arguments.items():
-        alias = next((alias for alias in ARGUMENT_ALIASES[argument] if alias in parameters), None)
+        alias = next((alias for alias in CONSTRUCTOR_ARGUMENT_ALIASES[argument] if alias in parameters), None)
         if alias is not None and value is not None:
             arguments[alias] = value
     return arguments
 
 
 def extract_logits(model_output: Any) -> Tensor:
-    """Return the logits from a module's output: a tensor, `.logits`, or the first item of a tuple."""
+    """Return the logits from the output of a user's network: a tensor, `.logits`, or the first item of a tuple."""
     if isinstance(model_output, Tensor):
         return model_output
     logits = getattr(model_output, "logits", None)  # checked first: a named tuple may start with the loss

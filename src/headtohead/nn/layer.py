@@ -5,40 +5,31 @@ from functools import partial
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headtohead.nn.parts.attention import Attention, AttentionContext
+from headtohead.nn.parts.attention import Attention
 from headtohead.nn.parts.block import Block
+from headtohead.nn.parts.context import ForwardContext
 from headtohead.nn.parts.feedforward import FeedForward
 
 HiddenStates = Float[Tensor, "batch length width"]
 
 
 class TransformerLayer(nn.Module):
-    """One layer: a block with its attention and feed-forward parts."""
+    """One transformer layer: a block that combines an attention and a feed-forward part."""
 
     def __init__(self, block: Block, attention: Attention, feedforward: FeedForward) -> None:
         super().__init__()
         self.block, self.attention, self.feedforward = block, attention, feedforward
 
-    def forward(
-        self, x: HiddenStates, attention_context: AttentionContext, layer_index: int
-    ) -> tuple[HiddenStates, Tensor | None]:
-        """Return the hidden states, and the attention weights if requested."""
-        attentions: list[Tensor | None] = []
-        attend = partial(self._attend, attention_context, layer_index, attentions)
-        out: Tensor = self.block(x, attend, None if self.feedforward.is_absent else self.feedforward)
-        return out, attentions[0] if attentions else None
+    def forward(self, x: HiddenStates, context: ForwardContext, run_index: int) -> HiddenStates:
+        """Return the hidden states after this layer, (batch, length, width).
 
-    def _attend(
-        self,
-        attention_context: AttentionContext,
-        layer_index: int,
-        attentions: list[Tensor | None],
-        hidden_states: HiddenStates,
-    ) -> HiddenStates:
-        """Apply attention to the hidden states, with the signature that blocks expect. Appends the weights to
-        `attentions`.
+        Args:
+            x: Hidden states, (batch, length, width).
+            context: Context of the forward pass.
+            run_index: Index of this layer run in the forward pass. A stack may run a layer several times.
         """
-        out: Tensor
-        out, weights = self.attention(hidden_states, attention_context, layer_index)
-        attentions.append(weights)
+        context.enter_layer(run_index)
+        attend = partial(self.attention, context=context)
+        feedforward = None if self.feedforward.is_absent else partial(self.feedforward, context=context)
+        out: Tensor = self.block(x, attend, feedforward, context)
         return out

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 CHUNK_SIZE = 128
-"""predictions that are converted to float64 at a time"""
+"""Number of predictions that are converted to float64 at a time."""
 
 
 def compute_token_losses(

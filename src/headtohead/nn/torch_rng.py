@@ -1,4 +1,4 @@
-"""Run code with seeded PyTorch random number generators."""
+"""Seed PyTorch's random number generators, for a block of code or for all devices in use."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ def fork_seeded_rng(*labels: int | str) -> Iterator[None]:
 def seed_devices(seed: int) -> None:
     """Seed the random number generators of the devices in use.
 
-    torch.manual_seed also records a traceback for each device that is not initialised yet, to seed it later. For a
+    torch.manual_seed also records a traceback for each device that is not initialized yet, to seed it later. For a
     small model, that takes longer than a training step.
     """
     torch.default_generator.manual_seed(seed)

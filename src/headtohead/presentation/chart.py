@@ -1,6 +1,7 @@
-"""Charts as Vega-Lite specifications with a text alternative, rendered offline to SVG, PDF or PNG.
+"""The `Chart` of a report: a Vega-Lite specification with a text alternative, rendered offline to SVG, PDF or PNG.
 
-Every chart has a wide layout and a narrow one for phones.
+Every chart has a wide layout and a narrow one for phones. This module also holds the axes, encodings and marks that the
+charts of several packages share.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ AltairChart = alt.TopLevelMixin
 Panel = alt.LayerChart | alt.FacetChart
 FILLED_LEGEND = alt.Legend(symbolOpacity=1, symbolStrokeWidth=0)
 MAX_TICKS = 6
-LOG_TICK_DIGITS = (
+LOG_TICK_DIGITS: tuple[tuple[float, ...], ...] = (
     (1, 1.2, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 6, 7, 8, 9),
     (1, 1.5, 2, 3, 4, 5, 6, 8),
     (1, 2, 3, 5, 7),
     (1, 2, 5),
     (1,),
 )
+"""leading digits of the ticks on a logarithmic axis, from dense to sparse; the first that gives few enough is used"""
 
 
 class ChartWarning(UserWarning):
@@ -110,7 +112,7 @@ class Chart:
 
 
 def build_effect_axis_labels(metric: str) -> str:
-    """Return the Vega expression for the labels on a difference axis: +5 %, 0, −5 %."""
+    """Return the Vega expression for the labels on an axis of differences from the baseline: +5 %, 0, −5 %."""
     scale = 100 if number_format.is_shown_in_percent(metric) else 1
     unit = "\u00a0%" if metric == "perplexity" else ""
     return f"(datum.value > 0 ? '+' : '') + format(datum.value * {scale}, ',~r') + (datum.value ? '{unit}' : '')"
@@ -131,21 +133,13 @@ def choose_log_ticks(low: float, high: float) -> list[float]:
     return ticks
 
 
-def build_step_axis(steps: Iterable[int]) -> alt.Axis:
-    """Return a training-step axis with a tick at every evaluation, or at round numbers if there are many."""
-    values = sorted(set(steps))
-    if len(values) <= MAX_TICKS:
-        return alt.Axis(title="step", grid=False, format=",d", values=values)
-    return alt.Axis(title="step", grid=False, format=",d", tickCount=5)
-
-
 def draw_curve(
     data: alt.Chart, x: alt.X, y: Callable[[str], alt.Y], *, point_size: int = 34, clip: bool = False, **encoding: Any
 ) -> list[alt.Chart]:
-    """Return the band, line and points for one panel.
+    """Return the marks of one curve: a band from low to high, a line through the means, and points.
 
-    Rows have the fields `low`, `high`, `mean` and `tip` (the tooltip). `y` maps a field to its encoding; `encoding` may
-    contain `color`, `strokeDash` (for the line) and `shape` (for the points).
+    The data rows have the fields `low`, `high`, `mean` and `tip` (the tooltip). `y` maps a field to its encoding;
+    `encoding` may contain `color`, `strokeDash` (for the line) and `shape` (for the points).
     """
     color = {"color": encoding["color"]} if "color" in encoding else {"color": alt.value(style.BASELINE_COLOR)}
     dash = {"strokeDash": encoding["strokeDash"]} if "strokeDash" in encoding else {}
@@ -160,20 +154,20 @@ def draw_curve(
     ]
 
 
-def build_variant_encodings(
+def build_chart_encodings(
     field: str, names: Sequence[str], *, legend: alt.Legend | None = FILLED_LEGEND, has_baseline: bool = True
 ) -> tuple[alt.Color, alt.Shape, alt.StrokeDash]:
-    """Return the color, shape and dash encodings that distinguish a field's values.
+    """Return the Altair encodings of color, shape and dash by which a chart distinguishes a field's values.
 
-    `has_baseline` states whether the first value is the baseline.
+    `names` are the values, such as variants; `has_baseline` states whether the first one is the baseline.
     """
     first = 0 if has_baseline else 1
     styles = style.assign_variant_styles([*[""] * first, *names])
-    color, shape, dash = (alt.Scale(domain=list(names), range=values[first:]) for values in styles)
+    color_scale, shape_scale, dash_scale = (alt.Scale(domain=list(names), range=values[first:]) for values in styles)
     return (
-        alt.Color(f"{field}:N", scale=color, legend=legend),
-        alt.Shape(f"{field}:N", scale=shape, legend=legend),
-        alt.StrokeDash(f"{field}:N", scale=dash, legend=None),
+        alt.Color(f"{field}:N", scale=color_scale, legend=legend),
+        alt.Shape(f"{field}:N", scale=shape_scale, legend=legend),
+        alt.StrokeDash(f"{field}:N", scale=dash_scale, legend=None),
     )
 
 

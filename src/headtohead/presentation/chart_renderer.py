@@ -3,7 +3,7 @@
 vl-convert embeds a JavaScript engine, which aborts its process if it cannot reserve address space (`ulimit -v`) or
 memory. In a child process, such a failure costs only the chart, not the report. The child is started for the first
 chart, renders all of its parent's charts and exits with the parent. It is started with
-`python -m headtohead.presentation.chart_renderer`; see `json_channel` for the protocol.
+`python -m headtohead.presentation.chart_renderer`; see `child_process` for the protocol.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from headtohead.child_process import ChildExitedError, ChildProcess, ParentChannel
 from headtohead.errors import ChartError
-from headtohead.json_channel import ChildExitedError, ChildProcess, ParentChannel
 
 RENDER_TIMEOUT_SECONDS = 300.0
 """charts take less than a second, but the process mostly waits while training runs on every core"""
-FUNCTION_OPTIONS = {
+VL_CONVERT_OPTIONS = {
     "vegalite_to_svg": {},
     "vegalite_to_pdf": {},
     "vegalite_to_png": {"scale": 2},
     "svg_to_pdf": {},
     "svg_to_png": {"scale": 2},
 }
-"""vl-convert functions and their options; pictures have twice the screen resolution"""
+"""vl-convert functions and their options; PNG images have twice the screen resolution"""
 
 
 class ChartRenderer:
-    """The parent's side: one child, which is restarted for the next chart if it dies after rendering at least one."""
+    """Starts the child process, and restarts it for the next chart if it dies after rendering at least one."""
 
     def __init__(self) -> None:
         self._child: ChildProcess | None = None
@@ -40,24 +40,27 @@ class ChartRenderer:
         self._has_rendered = False
         self._lock = threading.Lock()
 
-    def render(self, function: str, source: dict[str, Any] | str) -> bytes:
-        """Call a vl-convert function on a chart and return its result; raise ChartError if the child fails."""
+    def render(self, function: str, spec_or_svg: dict[str, Any] | str) -> bytes:
+        """Call a vl-convert function on a Vega-Lite specification or an SVG, and return the image.
+
+        Raise ChartError if the child fails.
+        """
         with self._lock:
             if self._failure:
                 raise ChartError(self._failure)
             if self._child is None:
                 self._child = ChildProcess("headtohead.presentation.chart_renderer", log_path=Path(os.devnull))
             try:
-                answer = self._child.ask({"function": function, "source": source}, RENDER_TIMEOUT_SECONDS)
+                response = self._child.call({"function": function, "source": spec_or_svg}, RENDER_TIMEOUT_SECONDS)
             except ChildExitedError as error:
                 self._close_child()
-                message = f"the chart renderer {error}{_describe_limit()}"
+                message = f"the chart renderer {error}{_describe_memory_limit()}"
                 self._failure = "" if self._has_rendered else message
                 raise ChartError(message) from None
-        if "error" in answer:
-            raise ChartError(answer["error"])
+        if "error" in response:
+            raise ChartError(response["error"])
         self._has_rendered = True
-        return base64.b64decode(answer["content"])
+        return base64.b64decode(response["content"])
 
     def close(self) -> None:
         """Terminate the child. The next chart starts a new one."""
@@ -71,7 +74,8 @@ class ChartRenderer:
             self._child = None
 
 
-def _describe_limit() -> str:
+def _describe_memory_limit() -> str:
+    """Return a hint if the address space of this process is limited, since that makes the child fail."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit == resource.RLIM_INFINITY:
         return ""
@@ -82,27 +86,27 @@ _renderer = ChartRenderer()
 atexit.register(_renderer.close)
 
 
-def render(function: str, source: dict[str, Any] | str) -> bytes:
+def render(function: str, spec_or_svg: dict[str, Any] | str) -> bytes:
     """Render a chart or figure in this process's shared child; see `ChartRenderer.render`."""
-    return _renderer.render(function, source)
+    return _renderer.render(function, spec_or_svg)
 
 
-def main() -> None:
-    """Answer requests until the parent closes the channel."""
+def serve_render_requests() -> None:
+    """Render charts for the parent, in the child process, until the parent closes the channel."""
     channel = ParentChannel()
     import vl_convert  # noqa: TID251
 
-    for request in channel.requests():
+    for request in channel.iter_requests():
         function = request["function"]
         try:
-            content = getattr(vl_convert, function)(request["source"], **FUNCTION_OPTIONS[function])
+            content = getattr(vl_convert, function)(request["source"], **VL_CONVERT_OPTIONS[function])
         except (ValueError, RuntimeError) as error:
             message = " ".join(str(error).splitlines()[:2])  # without the stack trace
             channel.send({"request": request["request"], "error": message})
             continue
-        raw = content.encode() if isinstance(content, str) else content
-        channel.send({"request": request["request"], "content": base64.b64encode(raw).decode()})
+        image = content.encode() if isinstance(content, str) else content
+        channel.send({"request": request["request"], "content": base64.b64encode(image).decode()})
 
 
 if __name__ == "__main__":
-    main()
+    serve_render_requests()

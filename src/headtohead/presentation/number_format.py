@@ -88,8 +88,8 @@ def format_effect_interval(metric: str, bounds: Sequence[Any] | None, decimals: 
         return f"all beyond +1,000{NO_BREAK_SPACE}%"
     if metric == "perplexity" and high >= MAX_SHOWN_RELATIVE_CHANGE:
         return f"{format_effect(metric, low, decimals)} to {format_effect(metric, high, decimals)}"
-    signed = (format_signed_effect(metric, end, decimals) for end in bounds)
-    return " to ".join(signed) + get_effect_unit(metric)
+    signed_bounds = (format_signed_effect(metric, end, decimals) for end in bounds)
+    return " to ".join(signed_bounds) + get_effect_unit(metric)
 
 
 def format_score_interval(metric: str, bounds: Sequence[Any] | None) -> str:

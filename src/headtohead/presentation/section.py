@@ -1,16 +1,13 @@
-"""Report sections: a title and blocks in reading order. Every renderer iterates over the same sections."""
+"""The `Section` of a report: a title and blocks in reading order. Every renderer iterates over the same sections."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from headtohead.presentation.chart import Chart
 from headtohead.presentation.table import Table
-
-MAX_SHORT_ROWS = 24
-"""table rows behind an HTML block in short documents"""
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,7 @@ class VerdictList:
     """Verdicts, shown as cards on the HTML page."""
 
     kind: ClassVar[str] = "verdicts"
-    rows: Sequence[VerdictCard]
+    cards: Sequence[VerdictCard]
 
 
 @dataclass(frozen=True)
@@ -90,7 +87,7 @@ class KeyValueList:
 
 
 @dataclass(frozen=True)
-class Code:
+class CodeBlock:
     """Preformatted text. If it has a `summary`, the HTML page collapses it under that, and short documents omit it."""
 
     kind: ClassVar[str] = "code"
@@ -142,7 +139,16 @@ class UserText:
 
 
 Block = (
-    UserText | Paragraph | Subheading | BulletList | VerdictList | Figure | TableBlock | KeyValueList | Code | HtmlBlock
+    UserText
+    | Paragraph
+    | Subheading
+    | BulletList
+    | VerdictList
+    | Figure
+    | TableBlock
+    | KeyValueList
+    | CodeBlock
+    | HtmlBlock
 )
 
 
@@ -155,7 +161,7 @@ class Section:
     blocks: Sequence[Block]
     short_title: str = ""
     count: str = ""
-    """shown beside the title"""
+    """shown next to the title"""
     is_headline: bool = False
     """shown before the navigation"""
     summary: str = ""
@@ -178,37 +184,6 @@ class Section:
         return [block.chart for block in self.blocks if isinstance(block, Figure)]
 
 
-def shorten_sections(sections: Sequence[Section]) -> list[Section]:
-    """Replace all sections that have a summary with their summaries, at the place of the first; omit details.
-
-    Tables behind an HTML block, such as samples, are truncated.
-    """
-    summaries = [f"{section.title}: {section.summary}" for section in sections if section.summary]
-    shortened = [
-        replace(section, blocks=[_shorten(block) for block in section.blocks if not getattr(block, "is_detail", False)])
-        for section in sections
-        if not section.summary
-    ]
-    if summaries:
-        first = next(index for index, section in enumerate(sections) if section.summary)
-        shortened.insert(first, Section("checks", "Checks", [BulletList(summaries)], "Checks"))
-    return shortened
-
-
-def _shorten(block: Block) -> Block:
-    """Return an HTML block with only the first rows of its tables."""
-    if not isinstance(block, HtmlBlock):
-        return block
-    return replace(block, tables=[_truncate(table) for table in block.tables])
-
-
-def _truncate(table: Table) -> Table:
-    if len(table.rows) <= MAX_SHORT_ROWS:
-        return table
-    caption = f"{table.caption} The first {MAX_SHORT_ROWS} of {len(table.rows)} rows.".strip()
-    return replace(table, rows=table.rows[:MAX_SHORT_ROWS], caption=caption)
-
-
 def make_table_blocks(*tables: Table, layout: str = "stack") -> list[Block]:
-    """Return one block per non-empty table."""
+    """Return one table block per table that has rows."""
     return [TableBlock(table, layout=layout) for table in tables if table.rows]

@@ -7,12 +7,12 @@ each of them with its counterpart in `DARK_MODE_COLORS`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 TEXT_COLOR = "#1f2933"
 MUTED_TEXT_COLOR = "#52606d"
 GRID_COLOR = "#e4e7eb"
-MARGIN_BAND_COLOR = "#dde4ec"
+EQUIVALENCE_BAND_COLOR = "#dde4ec"
 ZERO_LINE_COLOR = "#3e4c59"
 
 VARIANT_COLORS = ("#0072b2", "#e69f00", "#cc79a7", "#009e73", "#56b4e9", "#d55e00", "#7b61b8")
@@ -29,25 +29,33 @@ VARIANT_SHAPES = (
 )
 VARIANT_DASHES: tuple[tuple[int, ...], ...] = ((1, 0), (6, 3), (2, 2), (8, 3, 2, 3), (4, 4), (10, 4))
 
+
+class VerdictStyle(NamedTuple):
+    """How an outcome is shown: its color, its shape in charts, and its symbol in text."""
+
+    color: str
+    shape: str
+    symbol: str
+
+
 VERDICT_STYLES = {
-    "helped": ("#0b7a6b", "triangle-up", "▲"),
-    "hurt": ("#b4451f", "triangle-down", "▼"),
-    "no practical difference": ("#4a6380", "square", "■"),
-    "cannot tell": ("#8a6a00", "circle", "?"),
-    "too few seeds": ("#4d5866", "diamond", "◇"),
-    "not comparable": ("#7a4988", "cross", "✕"),
-    "quick look": ("#4d5866", "diamond", "◇"),
+    "helped": VerdictStyle("#0b7a6b", "triangle-up", "▲"),
+    "hurt": VerdictStyle("#b4451f", "triangle-down", "▼"),
+    "no practical difference": VerdictStyle("#4a6380", "square", "■"),
+    "cannot tell": VerdictStyle("#8a6a00", "circle", "?"),
+    "too few seeds": VerdictStyle("#4d5866", "diamond", "◇"),
+    "not comparable": VerdictStyle("#7a4988", "cross", "✕"),
+    "quick look": VerdictStyle("#4d5866", "diamond", "◇"),
 }
-"""color, shape in charts, and symbol in text"""
-VERDICT_COLORS, VERDICT_SHAPES, VERDICT_SYMBOLS = (
-    {outcome: styles[index] for outcome, styles in VERDICT_STYLES.items()} for index in range(3)
-)
+VERDICT_COLORS = {outcome: verdict_style.color for outcome, verdict_style in VERDICT_STYLES.items()}
+VERDICT_SHAPES = {outcome: verdict_style.shape for outcome, verdict_style in VERDICT_STYLES.items()}
+VERDICT_SYMBOLS = {outcome: verdict_style.symbol for outcome, verdict_style in VERDICT_STYLES.items()}
 
 DARK_MODE_COLORS = {
     TEXT_COLOR: "#e8ecf1",
     MUTED_TEXT_COLOR: "#aab4c0",
     GRID_COLOR: "#2d3540",
-    MARGIN_BAND_COLOR: "#323e4c",
+    EQUIVALENCE_BAND_COLOR: "#323e4c",
     ZERO_LINE_COLOR: "#c5ced8",
     BASELINE_COLOR: "#b6c0cc",
     "#0072b2": "#5fb0f0",
@@ -66,7 +74,7 @@ FONT_FAMILY = "Liberation Sans, Arial, Helvetica, sans-serif"
 
 
 def assign_variant_styles(variant_names: list[str]) -> tuple[list[str], list[str], list[list[int]]]:
-    """Return the variants' colors, shapes and dashes; the first variant is the baseline.
+    """Return one color, shape and dash for each variant; the first variant is the baseline.
 
     Up to 56 variants get distinct combinations.
     """
@@ -80,7 +88,7 @@ def assign_variant_styles(variant_names: list[str]) -> tuple[list[str], list[str
 
 
 def build_vega_config(background: str) -> dict[str, Any]:
-    """Return the Vega-Lite config shared by all charts."""
+    """Return the Vega-Lite config shared by all charts: fonts, colors and spacing."""
     text_style = {
         "labelFont": FONT_FAMILY,
         "titleFont": FONT_FAMILY,

@@ -1,4 +1,4 @@
-"""Tables as data. The HTML, terminal, Markdown, CSV and LaTeX renderers all accept the same objects."""
+"""The `Table` of a report, as data. The HTML, terminal, Markdown, CSV and LaTeX renderers accept the same objects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Cell:
     """color of the text in the terminal"""
 
 
-def format_plain(value: Any) -> str:
+def format_plain_value(value: Any) -> str:
     """Return `str(value)`, or a dash for None."""
     return MISSING_VALUE if value is None else str(value)
 
@@ -35,8 +35,8 @@ class Column:
     is_numeric: bool = False
     is_optional: bool = False
     """dropped by the terminal, rightmost first, if the table does not fit"""
-    format: Callable[[Any], str] = format_plain
-    """text of the values of `make_table` that are not cells"""
+    format: Callable[[Any], str] = format_plain_value
+    """converts the values that `make_table` gets for this column to text, unless they are cells"""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def make_text_columns(*names: str | Mapping[str, str], **titles: str) -> list[Co
 
 def make_numeric_columns(
     *names: str | Mapping[str, str],
-    format: Callable[[Any], str] = format_plain,
+    format: Callable[[Any], str] = format_plain_value,
     is_optional: bool = False,
     **titles: str,
 ) -> list[Column]:

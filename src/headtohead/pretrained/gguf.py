@@ -1,7 +1,7 @@
 """GGUF files: parse untrusted headers, and load files with a faster reader than the gguf package's.
 
 The gguf reader creates several objects per vocabulary entry through a memory map, and transformers creates three
-readers per model: 30 s for a 100 MB file. `use_fast_reader` is kept because it slices lists in one pass and shares one
+readers per model: 30 s for a 100 MB file. `use_fast_reader` exists because it slices lists in one pass and shares one
 reader. If the gguf package changes its internals, its own reader is used. The header alone is enough to determine a
 model's size. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md.
 """
@@ -20,13 +20,16 @@ from headtohead.errors import ModelError
 
 MAGIC = b"GGUF"
 SUPPORTED_VERSIONS = (2, 3)
-STRING_TYPE, ARRAY_TYPE = 8, 9
-# The size of a scalar in bytes, by GGUF type id.
+STRING_TYPE = 8
+"""GGUF type id of strings"""
+ARRAY_TYPE = 9
+"""GGUF type id of arrays"""
 SCALAR_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
-MAX_LENGTH = 1 << 32
-"""Upper bound on the length of strings and lists in a valid file."""
+"""size of a scalar, by GGUF type id"""
+MAX_ENTRIES = 1 << 32
+"""upper bound on the length of strings and lists in a valid file"""
 MAX_PARAMETERS_PER_BYTE = 8
-"""Upper bound; the densest quantisation has about five."""
+"""upper bound; the densest quantization has about five"""
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class GGUFHeader:
 
     architecture: str
     tensor_sizes: dict[str, int]
-    """Number of elements by tensor name."""
+    """number of elements by tensor name"""
 
     @property
     def num_parameters(self) -> int:
@@ -46,8 +49,8 @@ class _CorruptFileError(Exception):
     """The file is truncated or inconsistent."""
 
 
-def read_header(path: Path) -> GGUFHeader:
-    """Return the architecture and tensor sizes. Raises ModelError if the file is not GGUF or is corrupted."""
+def read_gguf_header(path: Path) -> GGUFHeader:
+    """Return the architecture and tensor sizes of a GGUF file. Raise ModelError if it is not GGUF or is corrupted."""
     with safe_open.open_file(path, safe_open.MAX_WEIGHTS_BYTES, follow_link=True) as file:
         if file.read(4) != MAGIC:
             raise ModelError(f"{path} is not a GGUF file (it does not start with {MAGIC.decode()})")
@@ -64,22 +67,22 @@ def read_header(path: Path) -> GGUFHeader:
 
 def _parse_header(file: BinaryIO) -> GGUFHeader:
     """Read the architecture and the size of each tensor from a GGUF header; skip all other metadata."""
-    version, tensors, entries = struct.unpack("<IQQ", file.read(20))
+    version, num_tensors, num_metadata_entries = struct.unpack("<IQQ", file.read(20))
     if version not in SUPPORTED_VERSIONS:
         raise _CorruptFileError(f"unsupported version {version}; supported: {', '.join(map(str, SUPPORTED_VERSIONS))}")
     architecture = ""
-    for _ in range(_check_length(entries)):
-        name, kind = _read_string(file), _read_uint32(file)
-        if name == "general.architecture" and kind == STRING_TYPE:
+    for _ in range(_check_num_entries(num_metadata_entries)):
+        name, type_id = _read_string(file), _read_uint32(file)
+        if name == "general.architecture" and type_id == STRING_TYPE:
             architecture = _read_string(file)
         else:
-            _skip_value(file, kind)
+            _skip_value(file, type_id)
     tensor_sizes = {}
-    for _ in range(_check_length(tensors)):
-        name, axes = _read_string(file), _read_uint32(file)
-        if axes > 8:
-            raise _CorruptFileError(f"a tensor has {axes} dimensions")
-        shape = struct.unpack(f"<{axes}Q", file.read(8 * axes))
+    for _ in range(_check_num_entries(num_tensors)):
+        name, num_dims = _read_string(file), _read_uint32(file)
+        if num_dims > 8:
+            raise _CorruptFileError(f"a tensor has {num_dims} dimensions")
+        shape = struct.unpack(f"<{num_dims}Q", file.read(8 * num_dims))
         tensor_sizes[name] = prod(shape)
         _skip_bytes(file, 12)  # type and offset
     return GGUFHeader(architecture, tensor_sizes)
@@ -91,12 +94,14 @@ def _read_uint32(file: BinaryIO) -> int:
 
 
 def _read_length(file: BinaryIO) -> int:
+    """Read the length of a string or list from a GGUF header."""
     value: int = struct.unpack("<Q", file.read(8))[0]
-    return _check_length(value)
+    return _check_num_entries(value)
 
 
-def _check_length(count: int) -> int:
-    if count > MAX_LENGTH:
+def _check_num_entries(count: int) -> int:
+    """Return the length of a string or list, or the number of entries; raise _CorruptFileError if it is implausible."""
+    if count > MAX_ENTRIES:
         raise _CorruptFileError(f"a list has {count} entries")
     return count
 
@@ -118,24 +123,24 @@ def _skip_bytes(file: BinaryIO, num_bytes: int) -> None:
             raise _CorruptFileError("the header is truncated")
 
 
-def _skip_value(file: BinaryIO, value_type: int) -> None:
+def _skip_value(file: BinaryIO, type_id: int) -> None:
     """Skip one metadata value in a GGUF header: a string, an array or a scalar."""
-    if value_type == STRING_TYPE:
+    if type_id == STRING_TYPE:
         _skip_bytes(file, _read_length(file))
-    elif value_type == ARRAY_TYPE:
-        inner, count = _read_uint32(file), _read_length(file)
-        if inner in SCALAR_BYTES:
-            _skip_bytes(file, SCALAR_BYTES[inner] * count)
-        elif inner == STRING_TYPE:
+    elif type_id == ARRAY_TYPE:
+        item_type_id, count = _read_uint32(file), _read_length(file)
+        if item_type_id in SCALAR_BYTES:
+            _skip_bytes(file, SCALAR_BYTES[item_type_id] * count)
+        elif item_type_id == STRING_TYPE:
             for _ in range(count):  # a vocabulary has a hundred thousand entries
                 _skip_bytes(file, _read_length(file))
         else:
             for _ in range(count):
-                _skip_value(file, inner)
-    elif value_type in SCALAR_BYTES:
-        _skip_bytes(file, SCALAR_BYTES[value_type])
+                _skip_value(file, item_type_id)
+    elif type_id in SCALAR_BYTES:
+        _skip_bytes(file, SCALAR_BYTES[type_id])
     else:
-        raise _CorruptFileError(f"unknown value type {value_type}")
+        raise _CorruptFileError(f"unknown value type {type_id}")
 
 
 @contextmanager
@@ -159,32 +164,32 @@ def _build_fast_reader_class(gguf: Any) -> Any:
     """Return a subclass of gguf.GGUFReader that slices lists from a plain array."""
     import numpy as np
 
-    kinds = gguf.GGUFValueType
+    value_types = gguf.GGUFValueType
 
     class FastReader(gguf.GGUFReader):  # type: ignore[misc]
         """GGUFReader with faster parsing of lists."""
 
         def _get_field_parts(self, orig_offs: Any, raw_type: Any) -> Any:
             """Return an array's items as views of the file, without one numpy call per item."""
-            if kinds(raw_type) != kinds.ARRAY or self.byte_order == "S":
+            if value_types(raw_type) != value_types.ARRAY or self.byte_order == "S":
                 return super()._get_field_parts(orig_offs, raw_type)
             header = [self._get(orig_offs, np.uint32), self._get(orig_offs + 4, np.uint64)]
-            kind, count, offset = kinds(int(header[0][0])), int(header[1][0]), orig_offs + 12
-            plain = self.data.view(np.ndarray)
-            parts = []
-            if kind == kinds.STRING:
-                raw = memoryview(plain)
+            item_type, count, offset = value_types(int(header[0][0])), int(header[1][0]), orig_offs + 12
+            plain_array = self.data.view(np.ndarray)
+            items = []
+            if item_type == value_types.STRING:
+                raw = memoryview(plain_array)
                 for _ in range(count):
                     start = offset + 8
                     offset = start + int.from_bytes(raw[offset:start], "little")
-                    parts.append(plain[start:offset])
-            elif kind in self.gguf_scalar_to_np:
-                dtype = np.dtype(self.gguf_scalar_to_np[kind])
-                values = plain[offset : offset + dtype.itemsize * count].view(dtype)
-                parts, offset = [values[i : i + 1] for i in range(count)], offset + dtype.itemsize * count
+                    items.append(plain_array[start:offset])
+            elif item_type in self.gguf_scalar_to_np:
+                dtype = np.dtype(self.gguf_scalar_to_np[item_type])
+                values = plain_array[offset : offset + dtype.itemsize * count].view(dtype)
+                items, offset = [values[i : i + 1] for i in range(count)], offset + dtype.itemsize * count
             else:
                 return super()._get_field_parts(orig_offs, raw_type)
             # The first two parts are the list's own header.
-            return offset - orig_offs, header + parts, list(range(2, 2 + count)), [kinds.ARRAY, kind]
+            return offset - orig_offs, header + items, list(range(2, 2 + count)), [value_types.ARRAY, item_type]
 
     return FastReader

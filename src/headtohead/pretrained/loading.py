@@ -29,7 +29,7 @@ from headtohead.pretrained.weights import PretrainedWeights, check_memory, locat
 InputIds = Int[Tensor, "batch length"]
 MAX_LAYERS = 2000
 UNLIMITED_CONTEXT = 1 << 30
-"""Context length for a model whose configuration does not limit positions."""
+"""context length for a model whose configuration does not limit positions"""
 
 
 class PretrainedCache:
@@ -49,9 +49,14 @@ class PretrainedCache:
         if attention_mask is not None or self.attention_mask is not None:
             reference = attention_mask if attention_mask is not None else self.attention_mask
             assert reference is not None
-            old = reference.new_ones(batch_size, self.length) if self.attention_mask is None else self.attention_mask
+            previous_mask = (
+                reference.new_ones(batch_size, self.length) if self.attention_mask is None else self.attention_mask
+            )
             self.attention_mask = torch.cat(
-                (old, reference.new_ones(batch_size, num_new_tokens) if attention_mask is None else attention_mask),
+                (
+                    previous_mask,
+                    reference.new_ones(batch_size, num_new_tokens) if attention_mask is None else attention_mask,
+                ),
                 dim=1,
             )
         self.length += num_new_tokens
@@ -74,8 +79,10 @@ class PretrainedModel(nn.Module):
         self.inner: Any = inner
         self.name = name or type(inner).__name__
         config: Any = inner.config
-        text = config.get_text_config()
-        max_positions = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None)
+        text_config = config.get_text_config()
+        max_positions = getattr(text_config, "max_position_embeddings", None) or getattr(
+            text_config, "n_positions", None
+        )
         self.context = int(max_positions) if max_positions else UNLIMITED_CONTEXT
         self._forward_parameters = frozenset(inspect.signature(inner.forward).parameters)
         has_output = inner.get_output_embeddings() is not None  # type: ignore[operator]
@@ -106,14 +113,15 @@ class PretrainedModel(nn.Module):
         output_attentions: bool = False,
     ) -> ModelOutput:
         """Return logits, hidden states and, if requested, attentions. Encoders return hidden states as logits."""
-        kwargs: dict[str, Any] = {"output_hidden_states": True}
+        arguments: dict[str, Any] = {"output_hidden_states": True}
         if output_attentions:
-            kwargs["output_attentions"] = True
+            arguments["output_attentions"] = True
         with use_eager_attention(self.inner, self.name) if output_attentions else nullcontext():
-            out = self._call_inner(input_ids, attention_mask, cache, kwargs)
-        hidden = out.hidden_states[-1]
-        logits = hidden if self.target is Target.NONE else out.logits
-        return ModelOutput(logits, self._extract_attentions(out) if output_attentions else None, hidden)
+            output = self._call_inner(input_ids, attention_mask, cache, arguments)
+        hidden_states = output.hidden_states[-1]
+        logits = hidden_states if self.target is Target.NONE else output.logits
+        attentions = self._extract_attentions(output) if output_attentions else None
+        return ModelOutput(logits, attentions, hidden_states)
 
     def next_token_logits(
         self, input_ids: InputIds, attention_mask: Tensor | None = None, *, cache: PretrainedCache | None = None
@@ -121,12 +129,12 @@ class PretrainedModel(nn.Module):
         """Return next-token logits. Applies the output layer to the last position only, where the model supports it."""
         if self.target is Target.NONE:
             raise ModelError(f"{self.name}: an encoder cannot generate text; use a decoder")
-        kwargs = {"logits_to_keep": 1} if "logits_to_keep" in self._forward_parameters else {}
-        logits: Tensor = self._call_inner(input_ids, attention_mask, cache, kwargs).logits[:, -1]
+        arguments = {"logits_to_keep": 1} if "logits_to_keep" in self._forward_parameters else {}
+        logits: Tensor = self._call_inner(input_ids, attention_mask, cache, arguments).logits[:, -1]
         return logits
 
     def build_decode_step(self, cache: PretrainedCache) -> Callable[[InputIds], Tensor]:
-        """Return a function from each row's latest token to next-token logits, using this cache."""
+        """Return a function from the latest token of each sequence to next-token logits, using this cache."""
         return partial(self.next_token_logits, cache=cache)
 
     def _call_inner(
@@ -134,39 +142,40 @@ class PretrainedModel(nn.Module):
         input_ids: InputIds,
         attention_mask: Tensor | None,
         cache: PretrainedCache | None,
-        forward_kwargs: dict[str, Any],
+        forward_arguments: dict[str, Any],
     ) -> Any:
         """Call the transformers model with the mask, position ids and cache that its signature accepts."""
         batch, length = input_ids.shape
         if cache is not None and self.target is Target.NONE:
             raise ModelError(f"{self.name}: encoders have no cache")
-        unpadded = attention_mask is None and (cache is None or cache.attention_mask is None)
+        is_unpadded = attention_mask is None and (cache is None or cache.attention_mask is None)
         start = cache.length if cache is not None else 0
-        if unpadded and start + length > self.context:
+        if is_unpadded and start + length > self.context:
             raise ModelError(
                 f"{self.name}: the text needs {start + length} positions, but the model supports {self.context}"
             )
         mask = None if attention_mask is None else attention_mask.bool()
         full_mask = mask if cache is None else cache.append_attention_mask(length, mask, batch)
         if full_mask is not None:
-            forward_kwargs["attention_mask"] = full_mask.long()
+            forward_arguments["attention_mask"] = full_mask.long()
         if "position_ids" in self._forward_parameters and self.target is not Target.NONE:
-            forward_kwargs["position_ids"] = self._compute_position_ids(full_mask, start, length, input_ids)
+            forward_arguments["position_ids"] = self._compute_position_ids(full_mask, start, length, input_ids.device)
         if cache is not None:
-            forward_kwargs["past_key_values"], forward_kwargs["use_cache"] = cache.inner, True
+            forward_arguments["past_key_values"], forward_arguments["use_cache"] = cache.inner, True
         elif "use_cache" in self._forward_parameters:
-            forward_kwargs["use_cache"] = False
-        return self.inner(input_ids=input_ids, **forward_kwargs)
+            forward_arguments["use_cache"] = False
+        return self.inner(input_ids=input_ids, **forward_arguments)
 
     def _compute_position_ids(
-        self, attention_mask: Tensor | None, start: int, length: int, reference: Tensor
+        self, attention_mask: Tensor | None, start: int, length: int, device: torch.device
     ) -> Tensor:
         """Return position ids. A token's position is the number of tokens before it that are not padding."""
         if attention_mask is None:
-            return torch.arange(start, start + length, device=reference.device)[None]
+            return torch.arange(start, start + length, device=device)[None]
         return (attention_mask.long().cumsum(1) - 1).clamp_min(0)[:, -length:]
 
     def _extract_attentions(self, model_output: Any) -> tuple[Tensor, ...]:
+        """Return the attention weights of each layer; raise ModelError if the architecture does not return them."""
         attentions = model_output.attentions
         if not attentions or any(weights is None for weights in attentions):
             raise ModelError(f"{self.name}: this architecture does not return attention weights")
@@ -176,8 +185,8 @@ class PretrainedModel(nn.Module):
 @contextmanager
 def use_eager_attention(inner: Any, name: str) -> Iterator[None]:
     """Use eager attention inside the context: fused kernels return no attention weights."""
-    previous = inner.config._attn_implementation
-    if previous == "eager":
+    previous_implementation = inner.config._attn_implementation
+    if previous_implementation == "eager":
         yield
         return
     try:
@@ -187,7 +196,7 @@ def use_eager_attention(inner: Any, name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        inner.set_attn_implementation(previous)
+        inner.set_attn_implementation(previous_implementation)
 
 
 # ---- loading
@@ -208,23 +217,29 @@ class LoadedPretrained:
 def load_pretrained(source: str | Path) -> LoadedPretrained:
     """Load a model in float32, in evaluation mode, from a folder, GGUF file, hub:owner/name or installed package."""
     weights = locate_weights(source)
-    transformers = import_transformers(weights)
+    transformers = import_transformers_for(weights)
     check_memory(weights)
     with silence_transformers(transformers), use_fast_reader() if weights.gguf_file else nullcontext():
-        kind = _select_model_class(transformers, weights)
-        inner = _load_model(transformers, kind, weights)
+        model_class = _select_model_class(transformers, weights)
+        inner = load_matching_weights(model_class, weights)
         tokenizer = PretrainedTokenizer.load(weights, inner)
     model = PretrainedModel(inner, weights.name)
     return LoadedPretrained(model.eval(), tokenizer, model.target, weights.name, weights.folder)
 
 
-def import_transformers(weights: PretrainedWeights) -> Any:
-    """Return the transformers module. Raises MissingExtraError if a package that these weights need is missing."""
-    purpose = f"loading {weights.name}"
+def import_transformers(purpose: str) -> Any:
+    """Return the transformers module; raise MissingExtraError, which states the purpose, if it is not installed."""
     try:
         import transformers
     except ImportError as error:
         raise MissingExtraError("transformers", "pretrained", purpose) from error
+    return transformers
+
+
+def import_transformers_for(weights: PretrainedWeights) -> Any:
+    """Return the transformers module; raise MissingExtraError if a package required by `weights` is missing."""
+    purpose = f"loading {weights.name}"
+    transformers = import_transformers(purpose)
     if weights.gguf_file:
         for package in ("gguf", "accelerate"):
             try:
@@ -235,41 +250,41 @@ def import_transformers(weights: PretrainedWeights) -> Any:
 
 
 def _select_model_class(transformers: Any, weights: PretrainedWeights) -> Any:
-    """Return the class for these weights: a causal language model, or an encoder without a head."""
+    """Return the transformers class for `weights`: a causal language model, or an encoder without a head."""
     if weights.gguf_file:
         return transformers.AutoModelForCausalLM
     config = weights.config
     check_model_type(transformers, weights)
     if config.get("is_encoder_decoder"):
         raise ModelError(f"{weights.folder}: encoder-decoder models ({config['model_type']}) are not supported")
-    return transformers.AutoModelForCausalLM if is_causal_lm(config) else transformers.AutoModel
+    return transformers.AutoModelForCausalLM if is_causal_lm_config(config) else transformers.AutoModel
 
 
 def check_model_type(transformers: Any, weights: PretrainedWeights) -> None:
     """Raise ModelError if the installed version of transformers does not support the architecture."""
-    kind = weights.config.get("model_type")
-    if kind not in transformers.CONFIG_MAPPING:
+    model_type = weights.config.get("model_type")
+    if model_type not in transformers.CONFIG_MAPPING:
         raise ModelError(
-            f"{weights.folder}: transformers {transformers.__version__} does not support model type {kind!r}"
+            f"{weights.folder}: transformers {transformers.__version__} does not support model type {model_type!r}"
         )
 
 
-def is_causal_lm(config: dict[str, Any]) -> bool:
-    """Return whether the configuration describes a decoder."""
+def is_causal_lm_config(config: dict[str, Any]) -> bool:
+    """Return whether the config.json of a checkpoint describes a decoder."""
     architectures: list[str] = config.get("architectures") or [""]
     return bool(config.get("is_decoder")) or any(
         name.endswith(("ForCausalLM", "LMHeadModel")) for name in architectures
     )
 
 
-def _load_model(transformers: Any, model_class: Any, weights: PretrainedWeights) -> nn.Module:
-    """Load the weights; raise ModelError if tensors are missing or have a different shape."""
-    inner, report = load_from_pretrained(model_class, weights)
-    # Tensors missing from the file were initialised at random. Only an encoder's pooler is unused and may be missing.
-    missing = sorted(name for name in report["missing_keys"] if "pooler" not in name)
-    if missing or report["mismatched_keys"]:
-        raise build_mismatch_error(weights, missing, report)
-    return inner
+def load_matching_weights(model_class: Any, weights: PretrainedWeights) -> nn.Module:
+    """Return a model with pretrained weights; raise ModelError if tensors are missing or have a different shape."""
+    model, loading_info = load_from_pretrained(model_class, weights)
+    # Tensors missing from the file were initialized at random. Only an encoder's pooler is unused and may be missing.
+    missing_keys = sorted(name for name in loading_info["missing_keys"] if "pooler" not in name)
+    if missing_keys or loading_info["mismatched_keys"]:
+        raise build_mismatch_error(weights, missing_keys, loading_info)
+    return model
 
 
 def build_mismatch_error(
@@ -284,17 +299,17 @@ def load_from_pretrained(
     model_class: Any, weights: PretrainedWeights, **kwargs: Any
 ) -> tuple[nn.Module, dict[str, Any]]:
     """Return the model in float32, and transformers' loading info (missing and mismatched keys)."""
-    gguf = {"gguf_file": weights.gguf_file} if weights.gguf_file else {"use_safetensors": True}
+    format_argument = {"gguf_file": weights.gguf_file} if weights.gguf_file else {"use_safetensors": True}
     try:
         if not weights.gguf_file:
             _check_config_size(model_class, weights)
-        inner, report = model_class.from_pretrained(
+        model, loading_info = model_class.from_pretrained(
             weights.folder,
             dtype=torch.float32,
             local_files_only=True,
             trust_remote_code=False,
             output_loading_info=True,
-            **gguf,
+            **format_argument,
             **kwargs,
         )
     except ModelError:
@@ -302,32 +317,32 @@ def load_from_pretrained(
     except Exception as error:  # transformers does not validate configurations
         reason = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
         raise ModelError(f"{weights.name}: transformers cannot load these weights ({reason})") from error
-    model: nn.Module = inner
-    loading_info: dict[str, Any] = report
     return model, loading_info
 
 
 NUM_LAYERS_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 MAX_EXTRA_PARAMETERS = 2**24
-"""Parameters that a model may have beyond the file: new heads and poolers, tied weights."""
+"""parameters that a model may have beyond those in its file: new heads and poolers, tied weights"""
 
 
 def _check_config_size(model_class: Any, weights: PretrainedWeights) -> None:
-    """Raise ModelError if the configuration describes a far larger model than the file holds: the remaining tensors
-    would be allocated and initialised at random.
+    """Raise ModelError if the configuration describes a far larger model than the file: the remaining tensors
+    would be allocated and initialized at random.
     """
     from transformers import AutoConfig
 
-    layers = max((n for name in NUM_LAYERS_KEYS if type(n := weights.config.get(name)) is int), default=0)
-    if layers > MAX_LAYERS:
-        raise ModelError(f"{weights.name}: the configuration declares {layers:,} layers")
+    declared_counts = (weights.config.get(key) for key in NUM_LAYERS_KEYS)
+    num_layers = max((count for count in declared_counts if type(count) is int), default=0)
+    if num_layers > MAX_LAYERS:
+        raise ModelError(f"{weights.name}: the configuration declares {num_layers:,} layers")
     config = AutoConfig.from_pretrained(weights.folder, local_files_only=True, trust_remote_code=False)
     with torch.device("meta"):
         outline = model_class.from_config(config)
-    size = sum(parameter.numel() for parameter in outline.parameters())
-    if size > 2 * weights.num_parameters + MAX_EXTRA_PARAMETERS:
+    num_declared = sum(parameter.numel() for parameter in outline.parameters())
+    if num_declared > 2 * weights.num_parameters + MAX_EXTRA_PARAMETERS:
         raise ModelError(
-            f"{weights.name}: the configuration declares {size:,} parameters, the file has {weights.num_parameters:,}"
+            f"{weights.name}: the configuration declares {num_declared:,} parameters, "
+            f"the file has {weights.num_parameters:,}"
         )
 
 
@@ -337,16 +352,17 @@ def silence_transformers(transformers: Any) -> Iterator[None]:
     from transformers import modeling_gguf_pytorch_utils as gguf_utils
 
     logging = transformers.utils.logging
-    level, bars, bar = logging.get_verbosity(), logging.is_progress_bar_enabled(), gguf_utils.tqdm
+    verbosity, had_progress_bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    gguf_progress_bar = gguf_utils.tqdm
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    gguf_utils.tqdm = partial(bar, disable=True)  # this bar ignores the setting above
+    gguf_utils.tqdm = partial(gguf_progress_bar, disable=True)  # this bar ignores the setting above
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        gguf_utils.tqdm = bar
-        logging.set_verbosity(level)
-        if bars:
+        gguf_utils.tqdm = gguf_progress_bar
+        logging.set_verbosity(verbosity)
+        if had_progress_bar:
             logging.enable_progress_bar()

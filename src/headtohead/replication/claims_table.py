@@ -1,4 +1,4 @@
-"""The report table of published claims and whether they hold."""
+"""Build the report's table of published claims and whether they hold."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def build_claims_table(findings: Findings) -> Table:
             ]
         )
     caption = (
-        "A claim holds if the verdict has the outcome that it states, and does not hold if it has another one. "
+        "A claim holds if the verdict has the outcome that it states, and does not hold if it has a different one. "
         "Without a verdict it cannot be tested. Exploratory answers do not share the error rate."
     )
     return make_table("claims", "Published claims", caption, columns, rows)

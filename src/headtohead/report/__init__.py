@@ -1,10 +1,13 @@
-"""Experiment reports: HTML page, terminal, Markdown, CSV, LaTeX, charts and notebooks. Does not import torch.
+"""Present findings as a report: HTML page, terminal, Markdown, CSV, LaTeX, charts and notebooks. Imports no torch.
 
-sections/      one module per family of sections; each builder returns a `Section` of text, tables and charts
-context        the input to the section builders
-forest, curve_charts, fit_chart, paired_chart, axis_chart    the charts
-page, documents, notebook, terminal    the renderers
-export         writes a report to disk
+sections                   one module per topic; each builder returns a `Section` of text, tables and charts
+charts                     the charts, each built from findings
+introduction               the paragraph and the warnings above the sections
+sweep_sentences            sentences on a sweep, for sections and terminal
+context                    the input to the builders of sections and introduction
+page, documents, notebook  the whole report as HTML, as one document (Markdown, LaTeX, PDF), and in notebooks
+terminal, plan_terminal    what `h2h run`, `h2h versus` and `h2h plan` print
+export                     writes a report to disk
 """
 
 from __future__ import annotations

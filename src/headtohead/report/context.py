@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headtohead.attention_analysis.thumbnails import TrainingMaps, read_training_maps
 from headtohead.config.experiment import Experiment
-from headtohead.config.report_text import ReportText
+from headtohead.config.tables.report_text import ReportText
 from headtohead.experiment import findings_view
 from headtohead.experiment.schemas import Findings
 from headtohead.presentation import number_format
@@ -16,11 +16,11 @@ from headtohead.presentation import number_format
 
 @dataclass(frozen=True)
 class ReportContext:
-    """The input to the section builders. Any section of the findings may be empty."""
+    """The input to the builders of sections and introduction. Any section of the findings may be empty."""
 
     findings: Findings
-    folder: Path | None = None
-    """the experiment's folder, from which attention maps are read unless `attention_maps` is set"""
+    experiment_folder: Path | None = None
+    """folder from which attention maps are read, unless `attention_maps` is set, and the code that trials executed"""
     attention_maps: Mapping[str, TrainingMaps] | None = None
     is_full: bool = False
     """whether Markdown and PDF documents include the sections that have a summary"""
@@ -30,8 +30,8 @@ class ReportContext:
         return findings_view.get_metric(self.findings)
 
     @property
-    def margin(self) -> str:
-        """Return the equivalence margin as text, such as "±1 %"."""
+    def formatted_margin(self) -> str:
+        """The equivalence margin as text, such as "±1 %"."""
         return number_format.format_margin(self.metric, findings_view.get_equivalence_margin(self.findings))
 
     @property
@@ -39,8 +39,8 @@ class ReportContext:
         return self.findings.experiment
 
     @property
-    def texts(self) -> Sequence[ReportText]:
-        """The user's own text."""
+    def user_texts(self) -> Sequence[ReportText]:
+        """The user's own text for the report, from the `[[text]]` blocks of the experiment file."""
         return self.experiment.text if self.experiment is not None else ()
 
     @property
@@ -56,10 +56,10 @@ class ReportContext:
         """Return the attention maps by variant, or an empty dictionary if there are none."""
         if self.attention_maps is not None:
             return self.attention_maps
-        return read_training_maps(self.folder, self.variant_names) if self.folder else {}
+        return read_training_maps(self.experiment_folder, self.variant_names) if self.experiment_folder else {}
 
     def describe_primary_metric(self) -> str:
-        """Return what the verdict is based on, such as "perplexity on test, unseen rows"."""
+        """Return the metric and evaluation set of the verdicts, such as "perplexity on test, unseen rows"."""
         if self.findings.versus is not None:
             return self.findings.versus.metric_name
         evaluation_set = findings_view.describe_evaluation_set(self.findings)

@@ -1,4 +1,4 @@
-"""Display results and charts in notebooks."""
+"""Display reports and charts in notebooks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def render_html(findings: Findings, folder: Path | None = None) -> str:
 
 def render_text(findings: Findings) -> str:
     """Return the question and the verdicts as plain text."""
-    sentences = [f"  {row.summary}" for row in findings.verdicts]
+    sentences = [f"  {verdict.summary}" for verdict in findings.verdicts]
     return "\n".join([findings_view.get_question(findings), *sentences])
 
 

@@ -1,1 +1,1 @@
-"""Run, verify and read experiments."""
+"""Plan, run, verify and read whole experiments."""

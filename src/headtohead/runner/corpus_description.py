@@ -1,18 +1,22 @@
-"""Describe and audit an experiment's corpus, and the corpus of every variant that changes it."""
+"""Build corpus.json: the statistics and audits of an experiment's corpus, and audits of variants' different data."""
 
 from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from headtohead.audit import data_audit
-from headtohead.audit.data_checks import count_baselines, label_leaks, leakage
-from headtohead.audit.data_checks.overlap import group_repeated_rows
+from headtohead.audit.data_checks import count_baselines, label_leaks, split_leakage
+from headtohead.audit.data_checks.text_overlap import group_repeated_rows
+from headtohead.audit.data_checks.word_hashing import normalize_text
 from headtohead.audit.result import CheckResult
 from headtohead.config.experiment import BASELINE, Experiment, Trial
-from headtohead.config.loading import build_trial
+from headtohead.config.trial_settings import build_trial
 from headtohead.data import encoding
 from headtohead.data.sources import loading
-from headtohead.data.splits import HELD_OUT_TEST, Corpus
+from headtohead.data.splits import HELD_OUT_TEST_ORIGIN, Corpus
 from headtohead.errors import DataError
 from headtohead.experiment import schemas
 from headtohead.pretrained import corpus_encoding
@@ -21,27 +25,27 @@ from headtohead.tasks.registry import prepare_dataset
 
 
 def describe_corpus(experiment: Experiment) -> schemas.CorpusFile:
-    """Return the corpus statistics, the data audits, and the held-out rows that do not occur in train."""
+    """Return the content of corpus.json: statistics, data audits, and the held-out rows that do not occur in train."""
     trial = build_trial(experiment, BASELINE, 0)
     dataset = prepare_dataset(trial.data, trial.task)
     corpus, tokenizer = dataset.corpus, dataset.tokenizer
-    splits = {}
+    split_records = {}
     for name, split in corpus.splits.items():
-        num_tokens = dataset.encoded[name].tokens.numel()
+        num_tokens = dataset.encoded[name].token_ids.numel()
         token_counts = encoding.count_tokens(dataset.encoded[name], tokenizer.vocab_size)
-        unknown_rate = 0.0 if tokenizer.unk_id is None else int(token_counts[tokenizer.unk_id]) / num_tokens
-        splits[name] = schemas.SplitRecord(
+        unknown_fraction = 0.0 if tokenizer.unk_id is None else int(token_counts[tokenizer.unk_id]) / num_tokens
+        split_records[name] = schemas.SplitRecord(
             role=split.role,
             rows=len(split.rows),
             tokens=num_tokens,
             bytes=sum(len(row.encode()) + 1 for row in split.rows),
-            unknown=unknown_rate,
+            unknown=unknown_fraction,
             documents=list(split.documents) if split.role != "train" else [],
         )
     # Audit the baseline's corpus, then that of every variant with different data.
-    audits, unseen, groups = _audit_data(experiment, trial, dataset)
+    audits, unseen_rows, repeat_groups = _audit_data(experiment, trial, dataset)
     count_accuracies, label_audit = _audit_labels(trial, dataset)
-    audits += [label_audit, *_report_held_out_test(corpus)]
+    audits += [label_audit, *_report_test_split_from_train(corpus)]
     variant_audits = {}
     for variant in experiment.variants:
         variant_trial = build_trial(experiment, variant, 0)
@@ -49,27 +53,27 @@ def describe_corpus(experiment: Experiment) -> schemas.CorpusFile:
             variant_dataset = prepare_dataset(variant_trial.data, variant_trial.task)
             variant_audits[variant], variant_unseen, _ = _audit_data(experiment, variant_trial, variant_dataset)
             variant_audits[variant].append(_audit_labels(variant_trial, variant_dataset)[1])
-            unseen = {
+            unseen_rows = {
                 name: sorted({*rows} & {*variant_unseen.get(name, rows)})
-                if len(variant_dataset.corpus.splits.get(name, corpus.splits[name]).rows) == splits[name].rows
+                if len(variant_dataset.corpus.splits.get(name, corpus.splits[name]).rows) == split_records[name].rows
                 else rows
-                for name, rows in unseen.items()
+                for name, rows in unseen_rows.items()
             }
     return schemas.CorpusFile(
         origin=corpus.origin,
         digest=corpus.digest,
         vocab_size=tokenizer.vocab_size,
         labels=list(corpus.label_names),
-        splits=splits,
+        splits=split_records,
         audits=audits,
-        unseen=unseen,
-        groups=groups,
+        unseen=unseen_rows,
+        groups=repeat_groups,
         variant_audits=variant_audits,
         count_baselines=count_accuracies,
         count_losses=count_baselines.score_count_models(dataset.encoded, tokenizer.vocab_size)
-        if trial.spec.target.is_token and not trial.spec.has_teacher
+        if trial.spec.target.is_token_label and not trial.spec.has_teacher
         else {},
-        lines_by_label=_count_words_by_label(trial, corpus),
+        lines_by_label=_count_lines_by_label(trial, corpus),
     )
 
 
@@ -82,13 +86,15 @@ def compute_corpus_digests(experiment: Experiment) -> dict[str, str]:
 def _audit_data(
     experiment: Experiment, trial: Trial, dataset: Dataset
 ) -> tuple[list[CheckResult], dict[str, list[int]], dict[str, list[int]]]:
-    """Return a trial's data audits and, for each test split, its unseen rows and its groups of repeated rows."""
+    """Return the data audits of a trial and, for each test split, its unseen rows and its groups of repeated rows."""
     corpus = dataset.corpus
-    tests = [split.name for split in corpus.get_test_splits()]
-    # Rows can be excluded or grouped only if an example is a row, not a block of a token stream.
-    is_scored_by_row = trial.spec.scores_every_row and (trial.spec.target.is_class or trial.data.rows == "sentences")
-    use = leakage.DataUse(
-        judged_splits=frozenset(tests if experiment.primary.split == "test" else [experiment.primary.split]),
+    test_splits = [split.name for split in corpus.get_test_splits()]
+    # Rows can only be excluded or grouped if each example is a row, not a block of a stream.
+    is_scored_by_row = trial.spec.scores_every_row and (
+        trial.spec.target.is_class_label or trial.data.rows == "sentences"
+    )
+    data_use = split_leakage.DataUse(
+        judged_splits=frozenset(test_splits if experiment.primary.split == "test" else [experiment.primary.split]),
         is_scored_by_row=is_scored_by_row,
         selects_on_validation=trial.training.load_best_model_at_end
         or trial.training.early_stopping is not None
@@ -97,33 +103,41 @@ def _audit_data(
         is_tokenizer_given=trial.data.tokenizer.kind == "file",
         unknown_rate=trial.data.word_dropout,
     )
-    audits = data_audit.audit_data(corpus, dataset.tokenizer, encoded_splits=dataset.encoded, use=use)
+    audits = data_audit.audit_data(corpus, dataset.tokenizer, encoded_splits=dataset.encoded, use=data_use)
     if not is_scored_by_row:
         return audits, {}, {}
-    unseen = {
-        name: np.flatnonzero(leakage.compute_unseen_mask(corpus, name, allow_overlap=use.allow_overlap)).tolist()
-        for name in tests
+    unseen_rows = {
+        name: np.flatnonzero(
+            split_leakage.compute_unseen_mask(corpus, name, allow_overlap=data_use.allow_overlap)
+        ).tolist()
+        for name in test_splits
     }
     # In a generated corpus, repeats are independent draws.
-    groups = {} if use.allow_overlap else {name: group_repeated_rows(corpus.splits[name].rows) for name in tests}
+    groups_by_split = (
+        {} if data_use.allow_overlap else {name: group_repeated_rows(corpus.splits[name].rows) for name in test_splits}
+    )
     # Splits without repeats need no groups.
-    repeating = {name: ids.tolist() for name, ids in groups.items() if (ids != np.arange(len(ids))).any()}
-    return audits, unseen, repeating
+    repeat_groups = {
+        name: first_rows.tolist()
+        for name, first_rows in groups_by_split.items()
+        if (first_rows != np.arange(len(first_rows))).any()
+    }
+    return audits, unseen_rows, repeat_groups
 
 
-def _report_held_out_test(corpus: Corpus) -> list[CheckResult]:
-    """Report how many training rows were held out as the test split; an empty list if the source has one."""
-    if HELD_OUT_TEST not in corpus.origin:
+def _report_test_split_from_train(corpus: Corpus) -> list[CheckResult]:
+    """Return the entry of corpus.json on a test split that was held out from train; empty if the source has a test."""
+    if HELD_OUT_TEST_ORIGIN not in corpus.origin:
         return []
-    (test,) = corpus.get_test_splits()
-    num_train = len(corpus.splits["train"].rows)
+    (test_split,) = corpus.get_test_splits()
+    num_train, num_test = len(corpus.splits["train"].rows), len(test_split.rows)
     return [
         CheckResult(
             "held-out-test",
             True,
             "splits of the source",
-            f"the source has no test split, so {len(test.rows):,} of {num_train + len(test.rows):,} training rows are "
-            "held out as test",
+            f"the source has no test split, so {num_test:,} of {num_train + num_test:,} training rows are held "
+            "out as test",
             "To train on all rows, give a test file (data.files).",
         )
     ]
@@ -132,32 +146,46 @@ def _report_held_out_test(corpus: Corpus) -> list[CheckResult]:
 def _audit_labels(trial: Trial, dataset: Dataset) -> tuple[dict[str, dict[str, float]], CheckResult]:
     """Return the accuracy of count-based classifiers as {method: {split: accuracy}}, and the label-leak check.
 
-    The classifiers count the dataset's tokens, or words if a pretrained model uses subwords.
+    The classifiers count tokens, or words if a pretrained model uses subwords.
     """
     corpus, tokenizer, encoded = dataset.corpus, dataset.tokenizer, dataset.encoded
-    tests = [split.name for split in corpus.get_test_splits()]
+    test_splits = [split.name for split in corpus.get_test_splits()]
     if not dataset.label_names:
-        return {}, label_leaks.audit_label_leak({}, tests, {}, {})
-    vocab_size, get_name = tokenizer.vocab_size, tokenizer.id_to_token
+        return {}, label_leaks.audit_label_leak({}, test_splits, {}, {})
+    vocab_size, id_to_token = tokenizer.vocab_size, tokenizer.id_to_token
     if trial.spec.needs_pretrained:
-        encoded, words = corpus_encoding.encode_as_words(corpus)
-        vocab_size, get_name = words.vocab_size, words.id_to_token
+        encoded, word_tokenizer = corpus_encoding.encode_splits_as_words(corpus)
+        vocab_size, id_to_token = word_tokenizer.vocab_size, word_tokenizer.id_to_token
     accuracies = count_baselines.score_simple_classifiers(corpus, encoded, vocab_size)
-    features = label_leaks.find_leaking_features(corpus, encoded, vocab_size, get_name)
-    marks = label_leaks.find_label_marks(encoded["train"], len(dataset.label_names), vocab_size)
-    named_marks = {get_name(token): share for token, share in marks.items()}
-    return accuracies, label_leaks.audit_label_leak(accuracies, tests, features, named_marks)
+    features = label_leaks.find_leaking_features(corpus, encoded, vocab_size, id_to_token)
+    label_marks = label_leaks.find_label_marks(encoded["train"], len(dataset.label_names), vocab_size)
+    shares_by_token = {id_to_token(token_id): share for token_id, share in label_marks.items()}
+    return accuracies, label_leaks.audit_label_leak(accuracies, test_splits, features, shares_by_token)
 
 
-def _count_words_by_label(trial: Trial, unlabelled_corpus: Corpus) -> dict[str, dict[str, int]]:
-    """Return how many of each split's lines occur under each label in the same source.
+def _count_lines_by_label(trial: Trial, unlabeled_corpus: Corpus) -> dict[str, dict[str, int]]:
+    """Return the number of lines in each split that also occur under each label of the same source.
 
-    The result is empty if the source has no labelled rows, or if the task is not plain language modeling.
+    Empty if the source has no labeled rows, or if the task is not plain language modeling.
     """
-    if trial.spec.target.is_class or trial.spec.has_teacher or trial.data.files is not None:
+    if trial.spec.target.is_class_label or trial.spec.has_teacher or trial.data.files is not None:
         return {}
     try:
-        labelled = loading.load_corpus(trial.data, has_labels=True)
+        labeled_corpus = loading.load_corpus(trial.data, has_labels=True)
     except DataError:
         return {}
-    return count_baselines.count_lines_by_label(unlabelled_corpus, labelled)
+    train = labeled_corpus.train
+    assert train.labels is not None
+    label_by_text = dict(zip(map(normalize_text, train.rows), train.labels, strict=True))
+    return {
+        name: _count_rows_by_label(split.rows, label_by_text, labeled_corpus.label_names)
+        for name, split in unlabeled_corpus.splits.items()
+    }
+
+
+def _count_rows_by_label(
+    rows: Sequence[str], label_by_text: Mapping[str, int], label_names: Sequence[str]
+) -> dict[str, int]:
+    """Return the number of rows per label; rows whose label is unknown are counted as "not traced"."""
+    counts = Counter(label_by_text.get(normalize_text(row)) for row in rows)
+    return {**{name: counts[index] for index, name in enumerate(label_names)}, "not traced": counts[None]}

@@ -1,4 +1,4 @@
-"""Checks before training: the request is valid, its runs fit on the disk, and variants are scored on the same text."""
+"""Check before anything is written that an experiment can run: models, corpus, disk space and comparable scores."""
 
 from __future__ import annotations
 
@@ -8,56 +8,65 @@ from pathlib import Path
 
 import torch
 
-from headtohead.audit.code_checks import TorchGlobals, check_model_code
+from headtohead.audit.forbidden_code import check_forbidden_code
+from headtohead.audit.torch_globals import TorchGlobalsSnapshot
 from headtohead.audit.unused_code import check_unused_code
 from headtohead.config.experiment import BASELINE, Experiment, Trial
-from headtohead.config.loading import build_trial, diff_from_baseline
+from headtohead.config.trial_settings import build_trial, diff_settings_from_baseline
 from headtohead.errors import DiskFullError, RequestError
-from headtohead.findings.comparability import TextColumns, add_settings, compare_texts
-from headtohead.findings.evaluation_sets import ScoreUnit
+from headtohead.findings.comparability import ScoreColumns, add_settings_to_reason, compare_scored_texts
+from headtohead.findings.example_scores import ScoreUnit
 from headtohead.model_cost import ModelCost, has_user_code
 from headtohead.tasks.registry import get_task, prepare_dataset
-from headtohead.trials.evaluation import describe_scored_texts
-from headtohead.trials.trial import build_training, compute_model_size
+from headtohead.trials.evaluation import describe_scored_splits
+from headtohead.trials.step_cost import compute_trial_model_cost
+from headtohead.trials.trial import build_training
 
 
 def check_runnable(experiment: Experiment) -> dict[str, ModelCost]:
-    """Check the corpus, tokenizer and models before anything is written. Return the model size of each variant.
+    """Build every variant's corpus, tokenizer and model; return the size and cost of each model.
 
-    Raise an error if anything is wrong with the request.
+    Raises:
+        RequestError: If a variant cannot be trained or cannot be compared with its baseline.
     """
-    sizes = {}
-    torch_globals = TorchGlobals()
+    model_costs = {}
+    torch_globals = TorchGlobalsSnapshot()
     for variant in experiment.names:
         trial = build_trial(experiment, variant, 0)
         dataset = prepare_dataset(trial.data, trial.task)
         unknown_splits = [name for name in trial.data.monitor if name not in dataset.corpus.splits]
         if unknown_splits:
             test_splits = ", ".join(split.name for split in dataset.corpus.get_test_splits())
-            raise RequestError(f"data.monitor: no held-out text named {unknown_splits[0]!r} (there are: {test_splits})")
-        primary = experiment.primary.split
-        if primary not in ("test", *dataset.corpus.splits):
+            raise RequestError(f"data.monitor: no held-out text named {unknown_splits[0]!r} (available: {test_splits})")
+        primary_split = experiment.primary.split
+        if primary_split not in ("test", *dataset.corpus.splits):
             raise RequestError(
-                f"primary.split: no split named {primary!r} (there are: {', '.join(dataset.corpus.splits)})"
+                f"primary.split: no split named {primary_split!r} (available: {', '.join(dataset.corpus.splits)})"
             )
-        sizes[variant] = compute_model_size(trial, dataset)
+        model_costs[variant] = compute_trial_model_cost(trial, dataset)
         with tempfile.TemporaryDirectory() as scratch:
             model, trainer = build_training(
-                trial, dataset, Path(scratch), torch.device("cpu"), with_dependencies=False, model_size=sizes[variant]
+                trial,
+                dataset,
+                Path(scratch),
+                torch.device("cpu"),
+                with_dependencies=False,
+                model_cost=model_costs[variant],
             )
         if has_user_code(trial.model):
             batch = get_task(trial.task).build_audit_batch(trial, dataset)
             check_unused_code(model, batch, trainer.optimizer)
-            check_model_code(model, batch)
-            torch_globals.check_unchanged(f"the model of {variant}")
-    check_scored_texts(experiment)
-    return sizes
+            check_forbidden_code(model, batch)
+            torch_globals.raise_if_changed(f"the model of {variant}")
+    check_scored_text(experiment)
+    return model_costs
 
 
 def check_disk_space(experiment: Experiment, folder: Path, num_workers: int, weights_bytes: int) -> None:
     """Raise DiskFullError if the runs do not fit on the disk.
 
-    Every trial stores `weights_bytes` of weights; a running one also stores two checkpoints, each three times as large.
+    Every trial stores `weights_bytes` of weights. A running trial also stores two checkpoints, each three times as
+    large.
     """
     num_trials = experiment.max_seeds * len(experiment.names)
     required_bytes = weights_bytes * num_trials + 6 * weights_bytes * min(num_workers, num_trials)
@@ -70,8 +79,8 @@ def check_disk_space(experiment: Experiment, folder: Path, num_workers: int, wei
         raise DiskFullError(f"{folder}: {explanation}")
 
 
-def check_scored_texts(experiment: Experiment) -> None:
-    """Raise RequestError if a variant would be scored on a different text than every variant it is compared with."""
+def check_scored_text(experiment: Experiment) -> None:
+    """Raise RequestError if a variant is scored on different text than the variants it is compared with."""
     trials = {name: build_trial(experiment, name, 0) for name in experiment.names}
     corpus = prepare_dataset(trials[BASELINE].data, experiment.task).corpus
     split = experiment.primary.split
@@ -81,23 +90,29 @@ def check_scored_texts(experiment: Experiment) -> None:
             BASELINE,
             *(comparison.baseline for comparison in experiment.comparisons if name in comparison.variants),
         }
-        reasons = [_compare_trials(trials[reference], trials[name], splits) for reference in sorted(references)]
+        reasons = [_explain_different_text(trials[reference], trials[name], splits) for reference in sorted(references)]
         if all(reasons):
-            reason = add_settings(reasons[0], diff_from_baseline(experiment, name))
-            raise RequestError(f"variants.{name}: it could not be compared with the baseline, because it {reason}")
+            reason = add_settings_to_reason(reasons[0], diff_settings_from_baseline(experiment, name))
+            raise RequestError(f"variants.{name}: cannot be compared with the baseline, because it {reason}")
 
 
-def _compare_trials(reference: Trial, variant: Trial, splits: list[str]) -> str:
-    """Return why two trials will not be scored on the same text, or an empty string if they will."""
+def _explain_different_text(reference: Trial, variant: Trial, splits: list[str]) -> str:
+    """Return why the scores of two trials refer to different text, or an empty string if they do not."""
     if reference.data == variant.data and reference.model.context == variant.model.context:
         return ""
-    by_example = variant.spec.target.is_class
-    unit = compare_texts(_describe(reference), _describe(variant), splits, by_example=by_example)
-    return "" if isinstance(unit, ScoreUnit) else unit
+    by_example = variant.spec.target.is_class_label
+    unit_or_reason = compare_scored_texts(
+        _describe_scored_columns(reference), _describe_scored_columns(variant), splits, by_example=by_example
+    )
+    return "" if isinstance(unit_or_reason, ScoreUnit) else unit_or_reason
 
 
-def _describe(trial: Trial) -> TextColumns:
-    """Return the columns of scores.safetensors that do not depend on the model."""
+def _describe_scored_columns(trial: Trial) -> ScoreColumns:
+    """Return the columns of scores.safetensors that identify the scored text and do not depend on the model."""
     dataset = prepare_dataset(trial.data, trial.task)
-    texts = describe_scored_texts(trial, dataset, dataset.corpus.splits)
-    return {f"{split}.{name}": values for split, text in texts.items() for name, values in text.to_columns().items()}
+    scored_splits = describe_scored_splits(trial, dataset, dataset.corpus.splits)
+    return {
+        f"{split}.{column}": values
+        for split, scored_text in scored_splits.items()
+        for column, values in scored_text.to_columns().items()
+    }

@@ -1,4 +1,4 @@
-"""Run an experiment: run its search, prepare the corpus and the teacher, train all trials, and compute the findings."""
+"""Run an experiment: its search or tuning, its teacher, all its trials, and the analyses of their results."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import sys
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Literal
 
 from headtohead.atomic_io import compute_sha256
 from headtohead.config import experiment
 from headtohead.config.experiment import BASELINE
-from headtohead.config.loading import build_trial
+from headtohead.config.trial_settings import build_trial
 from headtohead.execution.backends import build_worker_pool
-from headtohead.execution.local_worker import prestart_workers
-from headtohead.execution.teacher_workers import run_teacher
+from headtohead.execution.local_worker import prestart_local_workers
+from headtohead.execution.teacher_workers import run_teacher_in_workers
 from headtohead.execution.worker_pool import (
     Job,
     JobState,
@@ -26,35 +26,41 @@ from headtohead.execution.worker_pool import (
     run_jobs,
 )
 from headtohead.experiment import schemas
-from headtohead.experiment.create_runs import create_runs
+from headtohead.experiment.experiment_folder import NO_BUDGETS, create_experiment_folder
 from headtohead.experiment.journal import Journal
-from headtohead.experiment.machines import OtherMachineWarning, describe_other_machines
+from headtohead.experiment.provenance.environment import collect_versions
+from headtohead.experiment.provenance.environment_comparison import (
+    EnvironmentChangedWarning,
+    describe_environment_changes,
+)
 from headtohead.experiment.run_folder import ExperimentRuns, build_trials, lock_folder
-from headtohead.experiment.versions import collect_versions
 from headtohead.findings import compute
 from headtohead.model_cost import ModelCost
 from headtohead.progress import ProgressCallback, ignore_progress
+from headtohead.runner.budgets import ResolvedBudgets, read_budgets, resolve_budgets
 from headtohead.runner.corpus_description import compute_corpus_digests, describe_corpus
 from headtohead.runner.preflight import check_disk_space, check_runnable
-from headtohead.runner.run_search import add_winner, run_search
-from headtohead.search.points import read_winner_settings
+from headtohead.runner.run_recorder import RunRecorder
+from headtohead.runner.run_sweep import run_sweep
+from headtohead.runner.run_tuning import SearchOptions, add_chosen_settings, choose_settings
 from headtohead.tasks.registry import get_task, prepare_dataset
-from headtohead.training.devices import select_device
-from headtohead.trials.outputs import remove_checkpoints
+from headtohead.training.hardware.devices import select_device
+from headtohead.trials.result_files import remove_checkpoints_of_finished_trial
 from headtohead.trials.trial import run_trial
+from headtohead.verdict.decision_rule import OPEN_OUTCOMES
 from headtohead.verdict.interim import plan_interim_analyses
-from headtohead.verdict.rule import OPEN_OUTCOMES
 
 DEFAULT_RUNS_FOLDER = Path("runs")
 
 
 @dataclass(frozen=True)
 class ExperimentOutcome:
-    """The outcome of an experiment. `findings` is None if no baseline trial finished."""
+    """The runs, jobs and findings of an experiment that has been run."""
 
     runs: ExperimentRuns
     jobs: tuple[Job, ...]
     findings: schemas.Findings | None
+    """None if no baseline trial finished"""
 
     @property
     def failed_jobs(self) -> list[Job]:
@@ -78,78 +84,104 @@ def run_experiment(
     on_progress: ProgressCallback = ignore_progress,
     command: Sequence[str] = (),
 ) -> ExperimentOutcome:
-    """Run the experiment's search, if it has one, and then every unfinished trial.
+    """Run the search of an experiment, if it has one, and then every unfinished trial, or every cell of its sweep.
 
     Args:
         experiment: The experiment to run.
         output_folder: Folder to store the runs in; defaults to runs/NAME.
-        num_workers: Number of worker processes; by default, chosen to suit the machine.
+        num_workers: Number of worker processes; by default, chosen for this machine.
         device: Device to train on; "auto" selects one.
         resume: Continue an experiment whose folder already exists.
         backend: Name of a cluster backend, or a worker pool; defaults to local processes.
         on_update: Called with all jobs whenever one of them changes.
-        on_progress: Called with the progress of any work that precedes the trials, such as training a teacher.
+        on_progress: Called with the progress of work that precedes the trials, such as training a teacher.
         command: Command line to record in experiment.json; defaults to sys.argv.
     """
     folder = output_folder or DEFAULT_RUNS_FOLDER / experiment.name
     command_line = list(command or sys.argv)
-    # A finished search is not repeated: its winner is read from the journal.
-    if experiment.search is not None:
-        settings = read_winner_settings(experiment, folder)
-        if settings is None:
-            search_pool = build_worker_pool(backend, num_workers, device)
-            settings = run_search(
-                experiment,
-                folder,
-                search_pool,
-                device=device,
-                resume=resume,
-                on_update=on_update,
-                command=command_line,
-            )
-            resume = True
-        experiment = add_winner(experiment, settings)
+    run_comparison = partial(
+        _run_comparison,
+        num_workers=num_workers,
+        device=device,
+        backend=backend,
+        on_update=on_update,
+        on_progress=on_progress,
+        command=command_line,
+    )
+    if experiment.sweep is None:
+        return run_comparison(experiment, folder, resume)
+    runs, cell_outcomes = run_sweep(
+        experiment, folder, run_comparison, resume=resume, on_progress=on_progress, command=command_line
+    )
+    jobs = tuple(job for outcome in cell_outcomes for job in outcome.jobs)
+    return ExperimentOutcome(runs, jobs, compute.write_findings(runs))
+
+
+def _run_comparison(
+    experiment: experiment.Experiment,
+    folder: Path,
+    resume: bool,
+    *,
+    num_workers: int | None,
+    device: str,
+    backend: str | WorkerPool | None,
+    on_update: OnJobsUpdate,
+    on_progress: ProgressCallback,
+    command: list[str],
+) -> ExperimentOutcome:
+    """Run the search or the tuning of an experiment without a sweep, and then every unfinished trial."""
+    is_continued = (folder / "experiment.json").is_file()
+    requested_experiment = experiment
+    experiment, budgets = resolve_budgets(requested_experiment, read_budgets(folder))
+    if experiment.search is not None or experiment.tune is not None:
+        options = SearchOptions(build_worker_pool(backend, num_workers, device), device, on_update, command, resume)
+        requested_experiment = add_chosen_settings(
+            requested_experiment, choose_settings(experiment, folder, options, budgets)
+        )
+        experiment, budgets = resolve_budgets(requested_experiment, budgets)
+        resume = resume or not is_continued  # the search has created the folder
     with contextlib.ExitStack() as exit_stack:
-        pool = None
+        pool: WorkerPool | None = None
         # Start the workers now, so that they import torch while models and data are checked.
         if backend is None:
             first_trials = [build_trial(experiment, name, 0) for name in experiment.names]
             num_trials = 0 if resume else experiment.max_seeds * len(first_trials)
-            prestarted = prestart_workers(
+            worker_context = prestart_local_workers(
                 build_worker_pool(None, num_workers, device), num_trials, build_environment(first_trials)
             )
-            pool = exit_stack.enter_context(prestarted)
-        # Check everything that can be checked before anything is written.
-        sizes = check_runnable(experiment)
+            pool = exit_stack.enter_context(worker_context)
+        # Run all checks before writing any file.
+        model_costs = check_runnable(experiment)
         pool = pool or build_worker_pool(backend, num_workers, device)
-        check_disk_space(experiment, folder, pool.size, sizes[BASELINE].weights_bytes)
+        check_disk_space(experiment, folder, pool.size, model_costs[BASELINE].weights_bytes)
         folder_existed = folder.exists()
         exit_stack.enter_context(lock_folder(folder))
         try:
-            runs = prepare_folder(folder, experiment, command=command_line, resume=resume)
+            runs = create_folder_with_corpus(folder, experiment, command=command, resume=resume, budgets=budgets)
             if resume and backend is None:
-                _warn_other_machines(runs, device)
+                _warn_if_environment_changed(runs, device)
         except BaseException:
             if not folder_existed:
-                _remove_if_empty(folder)
+                _remove_folder_of_failed_start(folder)
             raise
-        # Train or run the models that trials depend on.
+        # Train or run the models on which trials depend.
         if experiment.spec.has_teacher:
-            description = run_teacher(experiment, folder, on_progress, pool)
-            schemas.write_record(folder / "teacher.json", description, with_checksum=True)
+            teacher_file = run_teacher_in_workers(experiment, folder, on_progress, pool)
+            schemas.write_record(folder / "teacher.json", teacher_file, with_checksum=True)
         for trial in (build_trial(experiment, name, 0) for name in experiment.names):
             dataset = prepare_dataset(trial.data, trial.task)
             get_task(trial.task).train_dependencies(trial, dataset, run_trial, on_progress)
-        is_auto = isinstance(experiment.seeds, str)
+        has_interim_analyses = isinstance(experiment.seeds, str)
         jobs: list[Job] = []
         recorder = RunRecorder(Journal(folder))
         findings: schemas.Findings | None = None
-        num_started = 0
+        num_started_seeds = 0
         open_variants = set(experiment.names)
-        # With seeds = "auto", variants without a settled verdict get more seeds after each analysis.
-        for seeds in plan_interim_analyses(experiment.max_seeds) if is_auto else (experiment.max_seeds,):
-            jobs += _build_jobs(runs, experiment, open_variants, range(num_started, seeds), sizes)
-            num_started = seeds
+        # With seeds = "auto", variants without a settled verdict get more seeds after each interim analysis.
+        analyses = plan_interim_analyses(experiment.max_seeds) if has_interim_analyses else (experiment.max_seeds,)
+        for num_seeds in analyses:
+            jobs += _build_jobs(runs, experiment, open_variants, range(num_started_seeds, num_seeds), model_costs)
+            num_started_seeds = num_seeds
             num_trials = sum(job.state == "waiting" for job in jobs)
             run_jobs(
                 jobs,
@@ -170,74 +202,40 @@ def run_experiment(
     return ExperimentOutcome(runs, tuple(jobs), findings)
 
 
-def prepare_folder(
-    folder: Path, experiment: experiment.Experiment, *, command: list[str], resume: bool
+def create_folder_with_corpus(
+    folder: Path,
+    experiment: experiment.Experiment,
+    *,
+    command: list[str],
+    resume: bool,
+    budgets: ResolvedBudgets = NO_BUDGETS,
 ) -> ExperimentRuns:
-    """Create an experiment's folder, or open it if `resume` is set, and write experiment.json and corpus.json."""
-    runs = create_runs(
+    """Create an experiment's folder, or open it if `resume` is set, and write its corpus description to corpus.json."""
+    runs = create_experiment_folder(
         folder,
         experiment,
         corpus_digests=compute_corpus_digests(experiment),
         versions=collect_versions(),
         command=command,
         resume=resume,
+        budgets=budgets,
     )
     schemas.write_record(folder / "corpus.json", describe_corpus(experiment), with_checksum=True)
     Journal(folder).append_new(schemas.CorpusEvent(digest=compute_sha256(folder / "corpus.json")))
     return runs
 
 
-def _warn_other_machines(runs: ExperimentRuns, device: str) -> None:
-    """Warn if runs were trained with different package versions, or on a different device or processor."""
-    started = [
+def _warn_if_environment_changed(runs: ExperimentRuns, device: str) -> None:
+    """Warn if a resumed experiment has runs trained with different package versions, or on different hardware."""
+    started_runs = [
         run
         for variant in runs.experiment.names
         for seed in runs.seeds(variant)
         if ((run := runs.run(variant, seed)).folder / "start.json").is_file()
     ]
-    if differences := describe_other_machines(started, collect_versions(), select_device(device).type):
-        message = f"{runs.folder} has runs that were trained elsewhere: {differences}; results may differ slightly"
-        warnings.warn(message, OtherMachineWarning, stacklevel=3)
-
-
-@dataclass
-class RunRecorder:
-    """Records in the journal when runs start and end."""
-
-    journal: Journal
-
-    def __post_init__(self) -> None:
-        events = [event for event in self.journal.read() if isinstance(event, schemas.RunEvent)]
-        self.statuses = {(event.variant, event.seed): event.status for event in events}
-
-    def record_start(self, job: Job) -> None:
-        self._record(schemas.RunEvent(status="started", variant=job.trial.variant, seed=job.trial.seed))
-
-    def record_ends(self, jobs: Sequence[Job]) -> None:
-        """Record the jobs that have ended since the last call, and finished runs whose end has not been recorded."""
-        for job in jobs:
-            variant, seed = job.trial.variant, job.trial.seed
-            if not job.is_over or self.statuses.get((variant, seed), "finished") == "finished":
-                continue
-            if job.state in ("finished", "kept"):
-                self.journal.record_finished(variant, seed, job.folder)
-                self.statuses[variant, seed] = "finished"
-            elif self.statuses[variant, seed] == "started":
-                status: Literal["lost", "failed"] = "lost" if job.state == "lost" else "failed"
-                self._record(schemas.RunEvent(status=status, variant=variant, seed=seed, message=job.message))
-
-    def wrap_callback(self, on_update: OnJobsUpdate) -> OnJobsUpdate:
-        """Return a callback that also records the jobs that have ended."""
-
-        def update(jobs: Sequence[Job]) -> None:
-            self.record_ends(jobs)
-            on_update(jobs)
-
-        return update
-
-    def _record(self, event: schemas.RunEvent) -> None:
-        self.journal.append(event)
-        self.statuses[event.variant, event.seed] = event.status
+    if changes := describe_environment_changes(started_runs, collect_versions(), select_device(device).type):
+        message = f"{runs.folder} has runs that were trained elsewhere: {changes}; results may differ slightly"
+        warnings.warn(message, EnvironmentChangedWarning, stacklevel=3)
 
 
 def _build_jobs(
@@ -245,21 +243,21 @@ def _build_jobs(
     experiment: experiment.Experiment,
     variants: Collection[str],
     seeds: range,
-    model_sizes: Mapping[str, ModelCost],
+    model_costs: Mapping[str, ModelCost],
 ) -> list[Job]:
-    """Return a job for each trial of these variants. Finished runs are kept."""
+    """Return a job for the worker pool for each trial of `variants`. Jobs of finished runs are not run again."""
     jobs = []
     for trial in (trial for trial in build_trials(experiment, seeds) if trial.variant in variants):
         run = runs.run(trial.variant, trial.seed)
         if run.is_finished:
-            remove_checkpoints(run.folder)  # the process may have been killed before it removed them
+            remove_checkpoints_of_finished_trial(run.folder)  # the process may have been killed before it removed them
         state: JobState = "kept" if run.is_finished else "waiting"
-        jobs.append(Job(trial, run.folder, state, model_cost=model_sizes.get(trial.variant)))
+        jobs.append(Job(trial, run.folder, state, model_cost=model_costs.get(trial.variant)))
     return jobs
 
 
-def _remove_if_empty(folder: Path) -> None:
-    """Remove the folder of an experiment that failed to start, unless the folder contains files."""
+def _remove_folder_of_failed_start(folder: Path) -> None:
+    """Remove the new folder of an experiment whose checks failed before the first run, unless it contains files."""
     try:
         folder.rmdir()
     except OSError:

@@ -1,4 +1,4 @@
-"""Audit a single model: a run folder, a pretrained model, or an untrained network from a user file."""
+"""Run the model audits of `h2h audit` on one model: of a run, pretrained, or an untrained network of the user."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from headtohead.audit import model_audit
 from headtohead.audit.result import CheckResult
-from headtohead.config import model as config_model
+from headtohead.config.tables import model as config_model
 from headtohead.config.tasks import Target
 from headtohead.config.toml import parse_toml_value
 from headtohead.errors import RequestError
@@ -33,8 +33,8 @@ def audit_target(
     file. A network without `num_classes` is audited as a language model.
     """
     if ".py:" in target:
-        raw = {"module": target, "context": context, "options": _parse_options(options)}
-        model = build_model(config_model.CustomModelConfig.model_validate(raw), vocab_size, num_classes)
+        raw_config = {"module": target, "context": context, "options": _parse_options(options)}
+        model = build_model(config_model.CustomModelConfig.model_validate(raw_config), vocab_size, num_classes)
         prediction_target = Target.NEXT_TOKEN if num_classes is None else Target.CLASS
         return model_audit.audit_model(
             model, target=prediction_target, vocab_size=vocab_size, context=context, num_classes=num_classes
@@ -42,7 +42,7 @@ def audit_target(
     bundle = open_model(target)
     if bundle.target is Target.NONE:
         raise RequestError(f"{bundle.name}: cannot audit a model without a head")
-    is_pretrained = isinstance(bundle, LoadedPretrained)
+    is_pretrained = isinstance(bundle, LoadedPretrained) or bundle.imported_from is not None
     return model_audit.audit_model(
         bundle.model,
         target=bundle.target,
@@ -58,10 +58,10 @@ def _parse_options(options: Sequence[str]) -> dict[str, Any]:
 
     Values are parsed as TOML; anything that is not valid TOML is kept as a string.
     """
-    parsed: dict[str, Any] = {}
+    parsed_options: dict[str, Any] = {}
     for option in options:
-        name, equals, text = option.partition("=")
-        if not equals:
+        name, separator, value = option.partition("=")
+        if not separator:
             raise RequestError(f"--option {option}: has the form name=value, as in --option n_layer=2")
-        parsed[name] = parse_toml_value(text, f"--option {name}")
-    return parsed
+        parsed_options[name] = parse_toml_value(value, f"--option {name}")
+    return parsed_options

@@ -1,4 +1,4 @@
-"""Save and load trained models as folders in the Hugging Face layout."""
+"""Save the trained model of a run to its folder, in the Hugging Face layout, and load it again."""
 
 from __future__ import annotations
 
@@ -10,33 +10,37 @@ from typing import Any
 import torch
 
 from headtohead import safe_open
-from headtohead.atomic_io import compute_sha256, read_json_object, write_bytes, write_json, write_text
+from headtohead.atomic_io import compute_sha256, write_bytes, write_text
 from headtohead.config import experiment
-from headtohead.config import model as config_model
+from headtohead.config.tables import model as config_model
 from headtohead.config.tasks import Target
-from headtohead.data import tokenizer_guard, tokenizers
-from headtohead.data.tokenizers import CorpusTokenizer
+from headtohead.data.tokenization import tokenizer_guard, tokenizers
+from headtohead.data.tokenization.tokenizers import CorpusTokenizer
 from headtohead.errors import ModelError, RunFolderError
 from headtohead.experiment import schemas, trust
-from headtohead.experiment.code_files import find_code_files, list_code_files
+from headtohead.experiment.provenance.user_files import find_code_files, list_code_files
+from headtohead.json_files import read_json_object, write_json
 from headtohead.model_factory import build_model
 from headtohead.nn.custom_model import CustomModel
 from headtohead.nn.parts import registry
+from headtohead.nn.parts.output import NoOutput
 from headtohead.nn.transformer import Transformer
-from headtohead.pretrained import classifier, layer_dropping
+from headtohead.pretrained import classifier, student_model
 from headtohead.pretrained.classifier import EncoderClassifier
-from headtohead.pretrained.layer_dropping import StudentModel
+from headtohead.pretrained.student_model import StudentModel
 from headtohead.pretrained.tokenizer import PretrainedTokenizer
-from headtohead.pretrained.weights import count_parameters, locate_weights
-from headtohead.training.checkpoints import load_tensors, read_weights, save_weights
+from headtohead.pretrained.weights import count_safetensors_parameters, locate_weights
+from headtohead.training.weight_files import load_model_tensors, read_safetensors, save_model_weights
 
 CONFIG_KEY = "headtohead"
 """entry of config.json that marks fine-tuned models saved by this package"""
+IMPORT_KEY = "imported_from"
+"""entry of config.json that names the checkpoint of an imported model"""
 
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A model loaded from a run folder, with its tokenizer, labels and trial."""
+    """A model loaded from a run folder, with its tokenizer, class names and trial."""
 
     model: Transformer | CustomModel | EncoderClassifier | StudentModel
     tokenizer: CorpusTokenizer | PretrainedTokenizer
@@ -44,23 +48,31 @@ class SavedModel:
     label_names: tuple[str, ...]
     trial: experiment.Trial
     folder: Path
+    imported_from: str | None = None
+    """name of the checkpoint that the model was imported from; None for a model that was trained here"""
 
     @property
     def name(self) -> str:
         return str(self.folder)
 
 
-def save(
+def save_model(
     folder: Path,
     model: Transformer | CustomModel | EncoderClassifier | StudentModel,
     tokenizer: CorpusTokenizer | PretrainedTokenizer,
     trial: experiment.Trial,
     label_names: tuple[str, ...],
+    *,
+    imported_from: str | None = None,
 ) -> None:
-    """Write config.json, model.safetensors, tokenizer.json, generation_config.json and a model card to `folder`."""
-    write_text(folder / "README.md", _render_model_card(trial, model, tokenizer))
+    """Write config.json, model.safetensors, tokenizer.json, generation_config.json and a model card to `folder`.
+
+    `imported_from` is the name of the checkpoint that the model was converted from, if it was not trained here.
+    """
+    if imported_from is None:
+        write_text(folder / "README.md", _render_model_card(trial, model, tokenizer))
     if isinstance(model, StudentModel):
-        layer_dropping.save_student(folder, model, {"trial": trial.model_dump(mode="json")})
+        student_model.save_student(folder, model, {"trial": trial.model_dump(mode="json")})
         tokenizer.save(folder)
         return
     if isinstance(model, EncoderClassifier):
@@ -73,7 +85,7 @@ def save(
         "model_type": "headtohead",
         "architectures": [type(model).__name__],
         "task": trial.task,
-        "vocab_size": tokenizer.vocab_size,
+        "vocab_size": model.sizes.vocab_size if isinstance(model, Transformer) else tokenizer.vocab_size,
         "max_position_embeddings": trial.model.context,
         "id2label": {str(index): name for index, name in enumerate(label_names)},
         "pad_token_id": tokenizer.pad_id,
@@ -81,41 +93,43 @@ def save(
         "bos_token_id": tokenizer.bos_id,
         "eos_token_id": tokenizer.eos_id,
         "trial": {**trial.model_dump(mode="json"), **code_settings},
+        **({} if imported_from is None else {IMPORT_KEY: imported_from}),
     }
     write_json(folder / "config.json", config)
     write_json(
         folder / "generation_config.json",
         {"do_sample": True, "max_new_tokens": 50, "temperature": 1.0, "eos_token_id": tokenizer.eos_id},
     )
-    save_weights(folder / "model.safetensors", model)
+    save_model_weights(folder / "model.safetensors", model)
     tokenizer.save(folder)
 
 
 def _copy_custom_code(folder: Path, trial: experiment.Trial) -> dict[str, Any]:
-    """Copy the user's code and its local imports next to the weights. Return the settings that refer to the copies."""
+    """Copy the user's code and its local imports next to the weights; return the settings that refer to the copies."""
     changed_settings: dict[str, Any] = {}
     if isinstance(trial.model, config_model.CustomModelConfig):
         file, _, name = trial.model.module.rpartition(":")
-        changed_settings["model"] = {**trial.model.model_dump(mode="json"), "module": f"own/{Path(file).name}:{name}"}
-    files = find_code_files(trial)
-    trust.trust_files(files.values())  # training has just run them
-    for file_name, path in files.items():
-        copy = folder / "own" / file_name
-        if path.resolve() != copy.resolve():
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            write_bytes(copy, path.read_bytes())
-    return {"plugins": [f"own/{Path(file).name}" for file in trial.plugins], **changed_settings}
+        module = f"{trust.CUSTOM_CODE_FOLDER}/{Path(file).name}:{name}"
+        changed_settings["model"] = {**trial.model.model_dump(mode="json"), "module": module}
+    code_files = find_code_files(trial)
+    trust.trust_files(code_files.values())  # training has just run them
+    for file_name, path in code_files.items():
+        copied_file = folder / trust.CUSTOM_CODE_FOLDER / file_name
+        if path.resolve() != copied_file.resolve():
+            copied_file.parent.mkdir(parents=True, exist_ok=True)
+            write_bytes(copied_file, path.read_bytes())
+    return {"plugins": [f"{trust.CUSTOM_CODE_FOLDER}/{Path(file).name}" for file in trial.plugins], **changed_settings}
 
 
-def load(folder: str | Path, *, use_initial_weights: bool = False) -> SavedModel:
-    """Load a model from its folder, in evaluation mode.
+def load_saved_model(folder: str | Path, *, use_initial_weights: bool = False) -> SavedModel:
+    """Load a model that this package saved, in evaluation mode.
 
     If `use_initial_weights` is set, return the model as it was before training.
     """
     folder_path = Path(folder)
     if not (folder_path / "config.json").is_file():
         raise RunFolderError(
-            f"{folder_path}: not a model's folder (it has no config.json){_suggest_model_folders(folder_path)}"
+            f"{folder_path}: not a model folder: config.json not found{_suggest_model_folders(folder_path)}"
         )
     safe_open.check_folder(folder_path)
     config = read_json_object(folder_path / "config.json")
@@ -132,23 +146,29 @@ def load(folder: str | Path, *, use_initial_weights: bool = False) -> SavedModel
         )
     # User code is imported only if it is trusted.
     trial = _import_custom_code(trial, folder_path)
-    labels = _read_label_names(config, folder_path)
+    label_names = _parse_label_names(config, folder_path)
     tokenizer = tokenizers.CorpusTokenizer.load(folder_path)
-    tokenizer.guard = tokenizer_guard.create_guard(tokenizer.backend.to_str())
-    if config["vocab_size"] != tokenizer.vocab_size:
+    tokenizer.guard = tokenizer_guard.create_tokenizer_guard(tokenizer.backend.to_str())
+    vocab_size, imported_from = config["vocab_size"], config.get(IMPORT_KEY)
+    if imported_from is not None:
+        tokenizer.drop_unused_bos()
+    # Checkpoints may pad their vocabulary.
+    if vocab_size < tokenizer.vocab_size or (imported_from is None and vocab_size > tokenizer.vocab_size):
         raise ModelError(
             f"{folder_path}: config.json has vocab_size {config['vocab_size']}, but tokenizer.json has "
             f"{tokenizer.vocab_size} tokens"
         )
     # Reject settings that would build a far larger model than the one in the weights file.
-    _check_model_size(trial, tokenizer.vocab_size, len(labels) or None, folder_path)
+    _check_model_size(trial, vocab_size, len(label_names) or None, folder_path)
     model = build_model(
-        trial.model, tokenizer.vocab_size, len(labels) or None, is_causal=trial.spec.target.is_causal, seed=trial.seed
+        trial.model, vocab_size, len(label_names) or None, is_causal=trial.spec.target.is_causal, seed=trial.seed
     )
     if not use_initial_weights:
         _verify_weights_checksum(folder_path)
-        load_tensors(model, read_weights(folder_path / "model.safetensors"), str(folder_path))
-    return SavedModel(model.eval(), tokenizer, trial.spec.target, labels, trial, folder_path)
+        load_model_tensors(model, read_safetensors(folder_path / "model.safetensors"), str(folder_path))
+    has_head = not isinstance(model, Transformer) or label_names or type(model.output) is not NoOutput
+    target = trial.spec.target if has_head else Target.NONE
+    return SavedModel(model.eval(), tokenizer, target, label_names, trial, folder_path, imported_from)
 
 
 def _has_pretrained_encoder(trial: experiment.Trial) -> bool:
@@ -182,28 +202,35 @@ def _import_custom_code(trial: experiment.Trial, folder: Path) -> experiment.Tri
     module, _, name = (
         trial.model.module.rpartition(":") if isinstance(trial.model, config_model.CustomModelConfig) else ("", "", "")
     )
-    files = trust.resolve_custom_code(folder, [*trial.plugins, *([module] if is_custom_model else [])])
-    imported = [path for path in list_code_files(files).values() if path.is_relative_to(folder) and path not in files]
-    trust.check_trusted(folder, [*files, *imported])
-    plugins = files[: len(trial.plugins)]
+    named_files = trust.locate_custom_code(folder, [*trial.plugins, *([module] if is_custom_model else [])])
+    imported_files = [
+        path
+        for path in list_code_files(named_files).values()
+        if path.is_relative_to(folder) and path not in named_files
+    ]
+    trust.check_trusted(folder, [*named_files, *imported_files])
+    plugins = named_files[: len(trial.plugins)]
     for file in plugins:
         registry.load_plugin(file)
     changes: dict[str, Any] = {"plugins": tuple(map(str, plugins))}
     if is_custom_model:
-        changes["model"] = trial.model.model_copy(update={"module": f"{files[-1]}:{name}"})
-    return trial.model_copy(update=changes) if files else trial
+        changes["model"] = trial.model.model_copy(update={"module": f"{named_files[-1]}:{name}"})
+    return trial.model_copy(update=changes) if named_files else trial
 
 
-def _read_label_names(config: dict[str, Any], folder: Path) -> tuple[str, ...]:
-    """Return the class names from `id2label` in order. Raise ModelError if its keys are not 0, 1, 2, ..."""
+def _parse_label_names(config: dict[str, Any], folder: Path) -> tuple[str, ...]:
+    """Return the class names, in order, of a model that this package saved, from `id2label` in its config.json.
+
+    Raise ModelError if the keys are not 0, 1, 2, ...
+    """
     id2label = config["id2label"]
     if set(id2label) != {str(index) for index in range(len(id2label))}:
         raise ModelError(f"{folder}: the keys of id2label in config.json must be 0, 1, 2, ...")
     return tuple(id2label[str(index)] for index in range(len(id2label)))
 
 
-MAX_EXTRA_NUMBERS = 2**26
-"""elements that a model may have beyond those in its file: computed tables, tied weights"""
+MAX_EXTRA_ELEMENTS = 2**26
+"""tensor elements that a model may have in addition to those in its file: computed tables, tied weights"""
 
 
 def _check_model_size(trial: experiment.Trial, vocab_size: int, num_classes: int | None, folder: Path) -> None:
@@ -216,27 +243,27 @@ def _check_model_size(trial: experiment.Trial, vocab_size: int, num_classes: int
         return
     with torch.device("meta"):
         meta_model = build_model(trial.model, vocab_size, num_classes)
-    expected_size = sum(tensor.numel() for tensor in (*meta_model.parameters(), *meta_model.buffers()))
-    file_size = count_parameters(path)
-    if expected_size > 2 * file_size + MAX_EXTRA_NUMBERS:
+    num_elements = sum(tensor.numel() for tensor in (*meta_model.parameters(), *meta_model.buffers()))
+    num_file_elements = count_safetensors_parameters(path)
+    if num_elements > 2 * num_file_elements + MAX_EXTRA_ELEMENTS:
         raise ModelError(
-            f"{folder}: config.json describes a model of {expected_size:,} elements, but the weights file has "
-            f"{file_size:,}"
+            f"{folder}: config.json describes a model of {num_elements:,} elements, but the weights file has "
+            f"{num_file_elements:,}"
         )
 
 
 def _load_finetuned(folder: Path, config: dict[str, Any], *, use_initial_weights: bool) -> SavedModel:
-    """Load a fine-tuned pretrained model: a classifier, or a layer-dropped student."""
-    entry = config[CONFIG_KEY]
-    raw_trial = entry.get("trial") if isinstance(entry, dict) else None
+    """Load a pretrained model that was fine-tuned in a run: a classifier, or a layer-dropped student."""
+    package_entry = config[CONFIG_KEY]
+    raw_trial = package_entry.get("trial") if isinstance(package_entry, dict) else None
     trial = schemas.validate_record(raw_trial, experiment.Trial, folder / "config.json")
     if not isinstance(trial.model, config_model.PretrainedModelConfig):
         raise ModelError(f"{folder}: config.json does not describe a fine-tuned pretrained model")
     if trial.spec.target.is_causal:
         student = (
-            layer_dropping.build_student(trial.model)
+            student_model.build_student(trial.model)
             if use_initial_weights
-            else layer_dropping.load_student(trial.model, folder)
+            else student_model.load_student(trial.model, folder)
         )
         return SavedModel(
             student.eval(),
@@ -250,13 +277,13 @@ def _load_finetuned(folder: Path, config: dict[str, Any], *, use_initial_weights
         isinstance(label, str) for label in config["id2label"].values()
     ):
         raise ModelError(f"{folder}: its config.json does not name the classes (id2label)")
-    labels = _read_label_names(config, folder)
+    label_names = _parse_label_names(config, folder)
     tokenizer = PretrainedTokenizer.load(locate_weights(folder), None)
     if use_initial_weights:
-        model = classifier.build_classifier(trial.model, len(labels), seed=trial.seed)
+        model = classifier.build_classifier(trial.model, len(label_names), seed=trial.seed)
     else:
-        model = classifier.load_classifier(trial.model, folder, len(labels))
-    return SavedModel(model.eval(), tokenizer, trial.spec.target, labels, trial, folder)
+        model = classifier.load_classifier(trial.model, folder, len(label_names))
+    return SavedModel(model.eval(), tokenizer, trial.spec.target, label_names, trial, folder)
 
 
 def _suggest_model_folders(folder: Path) -> str:
@@ -271,15 +298,13 @@ def _render_model_card(
     model: Transformer | CustomModel | EncoderClassifier | StudentModel,
     tokenizer: CorpusTokenizer | PretrainedTokenizer,
 ) -> str:
-    """Return the model card in Markdown."""
+    """Return the model card of a run in Markdown, written to its README.md."""
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     description = (
         f"{model.name}, fine-tuned"
         if isinstance(model, EncoderClassifier | StudentModel)
         else "A small transformer trained"
     )
-    steps = trial.training.steps
-    budget = f"{steps:,} steps" if isinstance(steps, int) else steps
     settings = "\n".join(f"- {name}: {value}" for name, value in trial.model.model_dump(mode="json").items())
     return f"""---
 library_name: headtohead
@@ -294,6 +319,6 @@ not for production use. {num_parameters:,} parameters, vocabulary of {tokenizer.
 {settings}
 
 ## Trained on
-{Path(trial.data.source_name).name}, {budget}, batch size {trial.training.batch_size},
+{Path(trial.data.source_name).name}, {trial.training.budget}, batch size {trial.training.batch_size},
 {trial.training.optimizer}.
 """

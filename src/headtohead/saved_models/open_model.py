@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import torch
-
-from headtohead.atomic_io import read_json_object
 from headtohead.errors import RunFolderError
-from headtohead.generation.request import resolve_decoder
+from headtohead.json_files import read_json_object
 from headtohead.pretrained.loading import LoadedPretrained, load_pretrained
 from headtohead.saved_models import model_io
 from headtohead.saved_models.model_io import SavedModel
@@ -27,7 +21,7 @@ def open_model(source: str | Path, *, use_initial_weights: bool = False) -> Mode
     """
     path = Path(source).expanduser()
     if _is_run_model(path) or use_initial_weights or (path.is_dir() and not _has_weights(path)):
-        return model_io.load(path, use_initial_weights=use_initial_weights)
+        return model_io.load_saved_model(path, use_initial_weights=use_initial_weights)
     return load_pretrained(source)
 
 
@@ -41,39 +35,7 @@ def _is_run_model(folder: Path) -> bool:
 
 
 def _has_weights(folder: Path) -> bool:
-    """Return whether a folder looks like a pretrained model, so that error messages can refer to it as one."""
+    """Return whether a folder looks like a pretrained model, so that error messages describe it as such."""
     return (folder / "config.json").is_file() or any(
         path.suffix in (".gguf", ".safetensors", ".bin") for path in folder.iterdir()
     )
-
-
-@dataclass(frozen=True)
-class FingerprintedModel:
-    """A causal language model with its tokenizer, identified by a hash of its weights."""
-
-    opened: ModelBundle
-    model: Any
-    tokenizer: Any
-    name: str
-    digest: str
-
-    def to_dict(self) -> dict[str, Any]:
-        num_parameters = sum(parameter.numel() for parameter in self.model.parameters())
-        return {"name": self.name, "digest": self.digest, "parameters": num_parameters, "context": self.model.context}
-
-
-def load_fingerprinted_model(source: str) -> FingerprintedModel:
-    """Open a causal language model in evaluation mode and hash its weights."""
-    bundle = open_model(source)
-    model, tokenizer = resolve_decoder(bundle)
-    assert isinstance(model, torch.nn.Module)
-    return FingerprintedModel(bundle, model.eval(), tokenizer, bundle.name, compute_weights_digest(model))
-
-
-def compute_weights_digest(model: torch.nn.Module) -> str:
-    """Return a hash over the names and values of all tensors in the state dict."""
-    digest = hashlib.blake2b(digest_size=8)
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().reshape(-1).contiguous().view(torch.uint8).numpy())
-    return digest.hexdigest()

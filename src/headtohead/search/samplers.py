@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headtohead import rng
-from headtohead.config.search import NumericRange, SearchConfig, SettingValues
+from headtohead.config.tables.search import NumericRange, SearchConfig, SettingValues
 from headtohead.errors import MissingExtraError
 
 NUM_STARTUP_POINTS = 6
@@ -29,15 +29,15 @@ ScoredPoints = Sequence[tuple[SettingValues, float]]
 def suggest_settings(
     search: SearchConfig, index: int, previous_settings: Sequence[SettingValues], scored_points: ScoredPoints
 ) -> SettingValues | None:
-    """Return the settings for point `index`, or None if nothing is left to try."""
+    """Return the settings for point `index`, or None if no untried settings are found."""
     if search.method == "grid":
         return _suggest_from_grid(search, index)
     for attempt in range(MAX_RESAMPLES):
-        key = rng.derive_seed(search.seed, "cell", index, attempt)
+        point_seed = rng.derive_seed(search.seed, "cell", index, attempt)
         settings = (
-            _suggest_with_tpe(search, key, scored_points)
+            _suggest_with_tpe(search, point_seed, scored_points)
             if search.method == "tpe" and len(scored_points) >= NUM_STARTUP_POINTS
-            else _suggest_random(search, key)
+            else _suggest_random(search, point_seed)
         )
         if settings not in previous_settings:
             return settings
@@ -55,15 +55,16 @@ def check_optuna_installed(search: SearchConfig) -> None:
 
 def _suggest_from_grid(search: SearchConfig, index: int) -> SettingValues | None:
     """Return combination `index` in random order, so that a grid stopped by its budget has tried a fair sample."""
-    value_lists = [search.values(setting) or () for setting in search.space]
-    points = list(itertools.product(*value_lists))
-    if index >= len(points):
+    value_lists = [search.list_values(setting) or () for setting in search.space]
+    combinations = list(itertools.product(*value_lists))
+    if index >= len(combinations):
         return None
-    random.Random(rng.derive_seed(search.seed, "grid")).shuffle(points)
-    return dict(zip(search.space, points[index], strict=True))
+    random.Random(rng.derive_seed(search.seed, "grid")).shuffle(combinations)
+    return dict(zip(search.space, combinations[index], strict=True))
 
 
 def _suggest_random(search: SearchConfig, seed: int) -> SettingValues:
+    """Sample a value of every setting independently."""
     generator = random.Random(seed)
     return {setting: _sample_value(search, setting, generator) for setting in search.space}
 
@@ -71,7 +72,7 @@ def _suggest_random(search: SearchConfig, seed: int) -> SettingValues:
 def _sample_value(search: SearchConfig, setting: str, generator: random.Random) -> Any:
     """Sample a value for one setting, uniformly or log-uniformly."""
     axis = search.space[setting]
-    values = search.values(setting)
+    values = search.list_values(setting)
     if values is not None:
         return generator.choice(values)
     assert isinstance(axis, NumericRange)
@@ -113,7 +114,7 @@ def _build_distribution(search: SearchConfig, setting: str) -> Any:
     """Return the optuna distribution for one setting. Lists of values are encoded by index."""
     import optuna
 
-    values, axis = search.values(setting), search.space[setting]
+    values, axis = search.list_values(setting), search.space[setting]
     if not isinstance(axis, NumericRange):
         assert values is not None
         return optuna.distributions.CategoricalDistribution(list(range(len(values))))
@@ -125,13 +126,14 @@ def _build_distribution(search: SearchConfig, setting: str) -> Any:
 
 
 def _to_optuna_value(search: SearchConfig, setting: str, value: Any) -> Any:
-    values = search.values(setting)
+    """Convert a value of the setting to the value that represents it in optuna."""
+    values = search.list_values(setting)
     return value if values is None else values.index(value)
 
 
 def _from_optuna_value(search: SearchConfig, setting: str, value: Any) -> Any:
     """Convert a value proposed by optuna to a value of the setting."""
-    values, axis = search.values(setting), search.space[setting]
+    values, axis = search.list_values(setting), search.space[setting]
     if values is not None:
         return values[value]
     assert isinstance(axis, NumericRange)

@@ -14,8 +14,7 @@ from headtohead.progress import format_duration
 from headtohead.search import phrasing
 from headtohead.search.tables import build_search_points_table
 
-MAX_SHOWN_POINTS = 10
-"""maximum number of rows in the table of points"""
+MAX_PRINTED_POINTS = 10
 
 
 def print_search(findings: Findings) -> None:
@@ -24,23 +23,22 @@ def print_search(findings: Findings) -> None:
         return
     console = get_stdout_console()
     console.print()
-    print_table(build_search_points_table(findings), max_rows=MAX_SHOWN_POINTS)
+    print_table(build_search_points_table(findings), max_rows=MAX_PRINTED_POINTS)
     for sentence in phrasing.describe_search(findings):
         console.print(Padding(escape(sentence), (0, 0, 0, 2)))
 
 
 def print_search_plan(experiment: experiment.Experiment, plan: Any, num_workers: int) -> None:
-    """Print the number of points and trials, and the estimated time."""
+    """Print the planned number of points and trials of a search, and its estimated duration."""
     assert experiment.search is not None
     console, search = get_stdout_console(), experiment.search
     if plan.points is None:
         trial_time = format_duration(plan.seconds)
-        console.print(f"First a {search.method} search for {plan.minutes:g} minutes, about {trial_time} per trial.")
+        console.print(f"First a {search.method} search for {search.budget}, about {trial_time} per trial.")
         return
-    total = f" (of {plan.grid_size:,} in the grid)" if plan.grid_size else ""
-    size = f"{plan.points:,} points{total} x {search.seeds} seeds = {plan.trials:,} trials"
-    seconds = plan.seconds * plan.trials / min(num_workers, plan.trials)
-    limit = f", at most {plan.minutes:g} min" if plan.minutes else ""
+    grid_note = f" (of {plan.grid_size:,} in the grid)" if plan.grid_size else ""
+    search_size = f"{plan.points:,} points{grid_note} x {search.seeds} seeds = {plan.trials:,} trials"
+    seconds = plan.estimate_seconds(num_workers)
     pruning_note = " or less, because points are pruned" if search.prune else ""
-    console.print(f"First a {search.method} search, {size}: about {format_duration(seconds)}{pruning_note}{limit}.")
+    console.print(f"First a {search.method} search, {search_size}: about {format_duration(seconds)}{pruning_note}.")
     console.print("Then the winner is compared with the baseline on fresh seeds, which costs about one more variant.")

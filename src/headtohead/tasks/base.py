@@ -1,7 +1,7 @@
-"""The interface of a task.
+"""The base class of tasks.
 
-A task is one object that loads the data, builds the model, the batches and the objective, and decides what is evaluated
-and shown.
+A task loads the dataset, builds the model, the training batches and the objective of a trial, and decides what is
+evaluated and shown.
 """
 
 from __future__ import annotations
@@ -9,25 +9,25 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-from headtohead.config.data import DataConfig
 from headtohead.config.experiment import Trial
-from headtohead.config.model import PretrainedModelConfig
+from headtohead.config.tables.data import DataConfig
+from headtohead.config.tables.model import PretrainedModelConfig
 from headtohead.config.tasks import TaskSpec
 from headtohead.data import token_cache
 from headtohead.data.batches import IGNORE_INDEX, Batch, BatchSchedule
 from headtohead.data.encoding import EncodedSplit, count_tokens
-from headtohead.data.examples import EvaluationExamples, build_evaluation_examples
+from headtohead.data.evaluation_examples import EvaluationExamples, build_evaluation_examples
 from headtohead.distillation.teacher import RunTrial
 from headtohead.experiment.schemas import ClassPrediction, TextScore
 from headtohead.model_factory import build_model
 from headtohead.nn.custom_model import CustomModel
 from headtohead.nn.transformer import Transformer
 from headtohead.pretrained.classifier import EncoderClassifier
-from headtohead.pretrained.layer_dropping import StudentModel
+from headtohead.pretrained.student_model import StudentModel
 from headtohead.progress import ProgressCallback, ignore_progress
 from headtohead.saved_models.model_io import SavedModel
 from headtohead.tasks.dataset import Dataset
-from headtohead.training.objectives import Objective
+from headtohead.training.task_objectives.base import TaskObjective
 
 AUDIT_BATCH_SIZE = 8
 NUM_TRAIN_EVAL_EXAMPLES = 256
@@ -45,13 +45,13 @@ class Task:
 
     def load_dataset(self, data: DataConfig) -> Dataset:
         """Read, split and tokenize the corpus, or open it in the token cache."""
-        corpus = token_cache.load_tokenized_corpus(data, has_labels=self.spec.target.is_class)
-        return Dataset(corpus.corpus, corpus.tokenizer, corpus.encoded, corpus.corpus.label_names)
+        tokenized = token_cache.load_tokenized_corpus(data, has_labels=self.spec.target.is_class_label)
+        return Dataset(tokenized.corpus, tokenized.tokenizer, tokenized.encoded, tokenized.corpus.label_names)
 
     def train_dependencies(
         self, trial: Trial, dataset: Dataset, run_trial: RunTrial, on_progress: ProgressCallback = ignore_progress
     ) -> None:
-        """Train the models that trials of this variant start from, before the trials run in parallel."""
+        """Train the models whose weights a variant's trials start from, before these trials run in parallel."""
 
     def build_model(self, trial: Trial, dataset: Dataset, run_trial: RunTrial | None = None) -> TrialModel:
         """Build a trial's model at step 0. Without `run_trial`, the models it depends on are not trained."""
@@ -66,16 +66,23 @@ class Task:
             token_counts=None if is_pretrained else count_tokens(dataset.encoded["train"], vocab_size),
         )
 
-    def build_objective(self, dataset: Dataset) -> Objective:
+    def build_objective(self, dataset: Dataset) -> TaskObjective:
         """Return the objective that scores the model and, unless the trial has a teacher, trains it."""
         raise NotImplementedError
 
     def build_training_data(
         self, trial: Trial, dataset: Dataset, run_trial: RunTrial | None = None
-    ) -> tuple[BatchSchedule, Objective]:
+    ) -> tuple[BatchSchedule, TaskObjective]:
         """Return the training batches and the objective to minimize. Without `run_trial`, a teacher is not trained."""
-        arguments = (trial.training, trial.data, trial.model.context, trial.seed, dataset.tokenizer)
-        batches = BatchSchedule(dataset.encoded["train"], self.spec.target, *arguments)
+        batches = BatchSchedule(
+            dataset.encoded["train"],
+            self.spec.target,
+            trial.training,
+            trial.data,
+            trial.model.context,
+            trial.seed,
+            dataset.tokenizer,
+        )
         return batches, self.build_objective(dataset)
 
     def build_examples(self, dataset: Dataset, encoded: EncodedSplit, context: int) -> EvaluationExamples:
@@ -91,11 +98,14 @@ class Task:
         return examples.sample(NUM_TRAIN_EVAL_EXAMPLES) if split == "train" else examples
 
     def build_audit_batch(self, trial: Trial, dataset: Dataset) -> Batch:
-        """Return a small batch of training text to measure the loss before training."""
-        return next(self.build_split_examples(trial, dataset, "train").batches(AUDIT_BATCH_SIZE))
+        """Return a small training batch on which the model audit measures the loss before training."""
+        return next(self.build_split_examples(trial, dataset, "train").iter_batches(AUDIT_BATCH_SIZE))
 
     def join_rows(self, encoded: EncodedSplit, max_tokens: int) -> EncodedSplit:
-        """Return the split in the form used to evaluate inputs of up to `max_tokens` tokens."""
+        """Return the split for evaluation at input lengths of up to `max_tokens` tokens.
+
+        Tasks with short rows concatenate rows. By default, the split is unchanged.
+        """
         return encoded
 
     def score_sentence(self, model: SavedModel, text: str) -> TextScore | ClassPrediction:
@@ -103,7 +113,7 @@ class Task:
         raise NotImplementedError
 
     def describe_labels(self, batch: Batch, dataset: Dataset, length: int) -> str:
-        """Return the labels of the first row, up to `length` positions, as text."""
+        """Return the labels of the first sequence, up to `length` positions, as text, for `h2h inspect`."""
         return dataset.tokenizer.decode(
             [int(label_id) for label_id in batch.labels[0, :length] if int(label_id) != IGNORE_INDEX]
         )

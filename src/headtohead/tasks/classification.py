@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from headtohead.config.experiment import Trial
-from headtohead.config.model import PretrainingConfig, TransformerConfig
+from headtohead.config.tables.model import PretrainingConfig, TransformerConfig
 from headtohead.config.tasks import CLASSIFY
 from headtohead.data.batches import Batch
 from headtohead.data.encoding import EncodedSplit, TokenRows
@@ -19,7 +19,8 @@ from headtohead.saved_models.model_io import SavedModel
 from headtohead.tasks.base import Task, TrialModel
 from headtohead.tasks.dataset import Dataset
 from headtohead.tasks.pretraining import load_encoder, train_encoder
-from headtohead.training.objectives import ClassificationObjective, Objective
+from headtohead.training.task_objectives.base import TaskObjective
+from headtohead.training.task_objectives.classification import ClassificationObjective
 
 
 class ClassificationTask(Task):
@@ -42,11 +43,11 @@ class ClassificationTask(Task):
             load_encoder(model, trial, dataset, run_trial)
         return model
 
-    def build_objective(self, dataset: Dataset) -> Objective:
+    def build_objective(self, dataset: Dataset) -> TaskObjective:
         return ClassificationObjective()
 
     def join_rows(self, encoded: EncodedSplit, max_tokens: int) -> EncodedSplit:
-        return join_rows_by_label(encoded, max_tokens) if isinstance(encoded, TokenRows) else encoded
+        return join_rows_by_class(encoded, max_tokens) if isinstance(encoded, TokenRows) else encoded
 
     def score_sentence(self, model: SavedModel, text: str) -> ClassPrediction:
         return inference.predict_class(model, text)
@@ -55,10 +56,10 @@ class ClassificationTask(Task):
         return dataset.label_names[int(batch.labels[0])]
 
 
-def join_rows_by_label(rows: TokenRows, max_tokens: int) -> TokenRows:
-    """Concatenate rows of the same class into texts of up to `max_tokens` tokens.
+def join_rows_by_class(rows: TokenRows, max_tokens: int) -> TokenRows:
+    """Concatenate rows of each class to up to `max_tokens` tokens, to evaluate a classifier at longer inputs.
 
-    A longer text holds more evidence, so a model that can use it scores higher. Rows longer than the limit are not
+    A longer input holds more evidence, so a model that can use it scores higher. Rows longer than the limit are not
     joined.
     """
     assert rows.labels is not None
@@ -67,7 +68,7 @@ def join_rows_by_label(rows: TokenRows, max_tokens: int) -> TokenRows:
     for label in range(int(rows.labels.max()) + 1):
         pending_rows: list[Tensor] = []
         for index in torch.nonzero(rows.labels == label).flatten().tolist():
-            row = rows.tokens[rows.offsets[index] : rows.offsets[index + 1]]
+            row = rows.token_ids[rows.row_offsets[index] : rows.row_offsets[index + 1]]
             if pending_rows and sum(map(len, pending_rows)) + len(row) > max_tokens:
                 joined_rows.append(torch.cat(pending_rows))
                 labels.append(label)

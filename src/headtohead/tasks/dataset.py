@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from headtohead.data.sources.documents import SummarizationCorpus
+from headtohead.data.sources.summarization import SummarizationCorpus
 from headtohead.data.splits import Corpus
-from headtohead.data.tokenizers import CorpusTokenizer
+from headtohead.data.tokenization.tokenizers import CorpusTokenizer
 from headtohead.pretrained.tokenizer import PretrainedTokenizer
 
 
@@ -18,7 +18,7 @@ class Dataset:
     corpus: Corpus
     tokenizer: CorpusTokenizer | PretrainedTokenizer
     encoded: dict[str, Any]
-    """by split name: a TokenStream or TokenRows"""
+    """encoded splits by name, each a TokenStream or TokenRows"""
     label_names: tuple[str, ...] = ()
     """the classes to predict; empty if the task predicts tokens"""
     documents: SummarizationCorpus | None = None

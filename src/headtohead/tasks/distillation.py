@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headtohead.atomic_io import append_jsonl
-from headtohead.config.data import DataConfig
 from headtohead.config.experiment import Trial
+from headtohead.config.tables.data import DataConfig
 from headtohead.config.tasks import DISTIL
 from headtohead.data.batches import BatchSchedule
 from headtohead.data.encoding import EncodedSplit
-from headtohead.data.examples import EvaluationExamples
+from headtohead.data.evaluation_examples import EvaluationExamples
 from headtohead.data.sft import PromptedRows, build_prompted_examples
-from headtohead.distillation import summarization
-from headtohead.distillation.distillation_data import build_distillation_data
+from headtohead.distillation import summary_generation
+from headtohead.distillation.student_data import build_student_data
+from headtohead.distillation.summary_dataset import encode_split_prompts, load_summarization_dataset
 from headtohead.distillation.teacher import RunTrial, build_teacher_strategy
-from headtohead.distillation.teacher_texts import build_summary_prompts
+from headtohead.json_files import append_jsonl
 from headtohead.tasks.base import TrialModel
 from headtohead.tasks.dataset import Dataset
 from headtohead.tasks.language_model import LanguageModelTask
-from headtohead.training.distillation_batches import DistillationObjective
-from headtohead.training.objectives import Objective
+from headtohead.training.task_objectives.base import TaskObjective
+from headtohead.training.task_objectives.distillation import DistillationObjective
 
 
 class DistillationTask(LanguageModelTask):
@@ -32,17 +32,17 @@ class DistillationTask(LanguageModelTask):
         """Load plain text, or documents with summaries if the student has a pretrained tokenizer."""
         if data.tokenizer.kind != "pretrained":
             return super().load_dataset(data)
-        corpus, tokenizer, encoded, documents = summarization.prepare_documents(data)
+        corpus, tokenizer, encoded, documents = load_summarization_dataset(data)
         return Dataset(corpus, tokenizer, encoded, documents=documents)
 
-    def build_objective(self, dataset: Dataset) -> Objective:
+    def build_objective(self, dataset: Dataset) -> TaskObjective:
         return DistillationObjective()
 
     def build_training_data(
         self, trial: Trial, dataset: Dataset, run_trial: RunTrial | None = None
-    ) -> tuple[BatchSchedule, Objective]:
-        data = build_distillation_data(trial, dataset, run_trial)
-        return data.schedule(trial, dataset.tokenizer), data.objective
+    ) -> tuple[BatchSchedule, TaskObjective]:
+        student_data = build_student_data(trial, dataset, run_trial)
+        return student_data.build_schedule(trial, dataset.tokenizer), student_data.objective
 
     def build_examples(self, dataset: Dataset, encoded: EncodedSplit, context: int) -> EvaluationExamples:
         if isinstance(encoded, PromptedRows):
@@ -55,13 +55,16 @@ class DistillationTask(LanguageModelTask):
             return {}
         model.eval().cpu()
         strategy, max_new_tokens = build_teacher_strategy(trial.teacher), trial.teacher.max_new_tokens
-        prompts = build_summary_prompts(trial.data, dataset, dataset.tokenizer, "test")
-        summaries = summarization.generate_summaries(model, dataset.tokenizer, prompts, strategy, max_new_tokens)
-        path = folder / summarization.SUMMARIES_FILE
+        prompts = encode_split_prompts(trial.data, dataset, dataset.tokenizer, "test")
+        summaries = summary_generation.generate_summaries(model, dataset.tokenizer, prompts, strategy, max_new_tokens)
+        path = folder / summary_generation.SUMMARIES_FILE
         path.unlink(missing_ok=True)
         for document, summary in zip(dataset.documents.splits["test"], summaries, strict=True):
-            append_jsonl(path, summarization.score_summary(document, summary.text, summary.finish_reason).to_json())
+            summary_line = summary_generation.build_summary_line(document, summary.text, summary.finish_reason)
+            append_jsonl(path, summary_line.to_json())
         if trial.seed != 0:
             return {}
-        seconds = summarization.measure_seconds_per_summary(model, dataset.tokenizer, prompts, strategy, max_new_tokens)
-        return {"seconds_per_summary": seconds}
+        seconds_per_summary = summary_generation.measure_seconds_per_summary(
+            model, dataset.tokenizer, prompts, strategy, max_new_tokens
+        )
+        return {"seconds_per_summary": seconds_per_summary}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headtohead.config.data import DataConfig
+from headtohead.config.tables.data import DataConfig
 from headtohead.config.tasks import FINETUNE
 from headtohead.data.sources import loading
 from headtohead.pretrained import corpus_encoding
@@ -17,6 +17,6 @@ class FinetuningTask(ClassificationTask):
 
     def load_dataset(self, data: DataConfig) -> Dataset:
         corpus = loading.load_corpus(data, has_labels=True)
-        tokenizer = corpus_encoding.load_tokenizer(data.tokenizer)
-        encoded = corpus_encoding.encode_splits(corpus, tokenizer, data.tokenizer)
+        tokenizer = corpus_encoding.load_encoder_tokenizer(data.tokenizer)
+        encoded = corpus_encoding.encode_splits_for_encoder(corpus, tokenizer, data.tokenizer)
         return Dataset(corpus, tokenizer, encoded, corpus.label_names)

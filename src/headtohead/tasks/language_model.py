@@ -9,7 +9,8 @@ from headtohead.saved_models import inference
 from headtohead.saved_models.model_io import SavedModel
 from headtohead.tasks.base import Task
 from headtohead.tasks.dataset import Dataset
-from headtohead.training.objectives import LanguageModelObjective, Objective
+from headtohead.training.task_objectives.base import TaskObjective
+from headtohead.training.task_objectives.language_modeling import LanguageModelObjective
 
 
 class LanguageModelTask(Task):
@@ -18,7 +19,7 @@ class LanguageModelTask(Task):
     spec = LANGUAGE_MODEL
     label_description = f"the next token at each position; {IGNORE_INDEX} outside the loss"
 
-    def build_objective(self, dataset: Dataset) -> Objective:
+    def build_objective(self, dataset: Dataset) -> TaskObjective:
         return LanguageModelObjective()
 
     def score_sentence(self, model: SavedModel, text: str) -> TextScore:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from headtohead.config.base import ComponentConfig
-from headtohead.config.data import DataConfig
 from headtohead.config.experiment import Trial
+from headtohead.config.tables.data import DataConfig
 from headtohead.config.tasks import MASKED_LM
 from headtohead.data import token_cache
 from headtohead.data.batches import IGNORE_INDEX, Batch, BatchSchedule
 from headtohead.data.encoding import EncodedSplit
-from headtohead.data.examples import EvaluationExamples
+from headtohead.data.evaluation_examples import EvaluationExamples
 from headtohead.data.masking import MaskedBatchSchedule, build_masked_examples, get_mask_id
-from headtohead.data.tokenizers import CorpusTokenizer
+from headtohead.data.tokenization.tokenizers import CorpusTokenizer
 from headtohead.distillation.teacher import RunTrial
 from headtohead.experiment.schemas import TextScore
 from headtohead.saved_models import inference
 from headtohead.saved_models.model_io import SavedModel
 from headtohead.tasks.base import AUDIT_BATCH_SIZE, Task
 from headtohead.tasks.dataset import Dataset
-from headtohead.training.objectives import MaskedLanguageModelObjective, Objective
+from headtohead.training.task_objectives.base import TaskObjective
+from headtohead.training.task_objectives.language_modeling import MaskedLanguageModelObjective
 
 MAX_EVALUATION_EXAMPLES = 128
 """rows or blocks of each split that are scored, evenly spaced: pseudo-perplexity needs one forward pass per token"""
@@ -35,33 +36,41 @@ class MaskedLanguageModelTask(Task):
         if data.tokenizer.kind != "file":
             tokenizer = ComponentConfig(kind=data.tokenizer.kind, **{**data.tokenizer.options, "add_mask": True})
             data = data.model_copy(update={"tokenizer": tokenizer})
-        corpus = token_cache.load_tokenized_corpus(data, has_labels=data.rows == "labelled")
-        get_mask_id(corpus.tokenizer)
-        return Dataset(corpus.corpus, corpus.tokenizer, corpus.encoded)
+        tokenized = token_cache.load_tokenized_corpus(data, has_labels=data.rows == "labelled")
+        get_mask_id(tokenized.tokenizer)  # raises an error if there is none
+        return Dataset(tokenized.corpus, tokenized.tokenizer, tokenized.encoded)
 
-    def build_objective(self, dataset: Dataset) -> Objective:
-        return MaskedLanguageModelObjective(get_mask_id(_get_tokenizer(dataset)))
+    def build_objective(self, dataset: Dataset) -> TaskObjective:
+        return MaskedLanguageModelObjective(get_mask_id(_get_corpus_tokenizer(dataset)))
 
     def build_training_data(
         self, trial: Trial, dataset: Dataset, run_trial: RunTrial | None = None
-    ) -> tuple[BatchSchedule, Objective]:
-        arguments = (trial.training, trial.data, trial.model.context, trial.seed, _get_tokenizer(dataset))
-        return MaskedBatchSchedule(dataset.encoded["train"], *arguments), self.build_objective(dataset)
+    ) -> tuple[BatchSchedule, TaskObjective]:
+        batches = MaskedBatchSchedule(
+            dataset.encoded["train"],
+            trial.training,
+            trial.data,
+            trial.model.context,
+            trial.seed,
+            _get_corpus_tokenizer(dataset),
+        )
+        return batches, self.build_objective(dataset)
 
     def build_examples(self, dataset: Dataset, encoded: EncodedSplit, context: int) -> EvaluationExamples:
-        return build_masked_examples(encoded, context, _get_tokenizer(dataset)).sample(MAX_EVALUATION_EXAMPLES)
+        return build_masked_examples(encoded, context, _get_corpus_tokenizer(dataset)).sample(MAX_EVALUATION_EXAMPLES)
 
     def build_split_examples(self, trial: Trial, dataset: Dataset, split: str) -> EvaluationExamples:
         return self.build_examples(dataset, dataset.encoded[split], trial.model.context)
 
     def build_audit_batch(self, trial: Trial, dataset: Dataset) -> Batch:
         """Return a masked batch: with tied embeddings, an unmasked token predicts itself before training."""
-        return self.build_training_data(trial, dataset)[0].batch(0).rows(0, AUDIT_BATCH_SIZE)
+        return self.build_training_data(trial, dataset)[0].get_batch(0).slice_rows(0, AUDIT_BATCH_SIZE)
 
     def score_sentence(self, model: SavedModel, text: str) -> TextScore:
         return inference.score_text(model, text)
 
 
-def _get_tokenizer(dataset: Dataset) -> CorpusTokenizer:
+def _get_corpus_tokenizer(dataset: Dataset) -> CorpusTokenizer:
+    """Return the tokenizer of a masked language model's dataset, which is never pretrained."""
     assert isinstance(dataset.tokenizer, CorpusTokenizer)
     return dataset.tokenizer

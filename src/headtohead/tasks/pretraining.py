@@ -6,32 +6,32 @@ from pathlib import Path
 
 import torch
 
-from headtohead.atomic_io import get_cache_folder, lock_cache_folder
+from headtohead.cache_folders import get_cache_folder, lock_cache_folder
 from headtohead.config.experiment import Trial
-from headtohead.config.model import PretrainingConfig, TransformerConfig
+from headtohead.config.tables.model import PretrainingConfig, TransformerConfig
 from headtohead.distillation.teacher import RunTrial
 from headtohead.errors import ModelError
-from headtohead.experiment.run_identity import compute_run_identity
+from headtohead.experiment.provenance.run_identity import compute_run_identity
 from headtohead.nn.transformer import Transformer
 from headtohead.progress import ProgressCallback, ProgressUpdate, ignore_progress
 from headtohead.saved_models import model_io
 from headtohead.tasks.dataset import Dataset
-from headtohead.training.loop import TrainingProgress
+from headtohead.training.training_progress import TrainingProgress
 
-HEAD_PREFIXES = ("output.", "pool.", "classifier.")
-"""name prefixes of head tensors, which are not copied"""
+HEAD_TENSOR_PREFIXES = ("output.", "pool.", "classifier.")
+"""name prefixes of head tensors, which are not copied into a classifier"""
 
 
 def build_pretraining_trial(trial: Trial) -> Trial:
     """Return the masked-lm trial that trains a classifier's encoder on the same rows, without their labels."""
     assert isinstance(trial.model, TransformerConfig)
-    settings = trial.model.init_from
-    assert isinstance(settings, PretrainingConfig)
-    training = (settings.training or trial.training).model_copy(update={"masking": settings.masking})
+    pretraining = trial.model.init_from
+    assert isinstance(pretraining, PretrainingConfig)
+    training = (pretraining.training or trial.training).model_copy(update={"masking": pretraining.masking})
     return Trial(
         task="masked-lm",
         variant="encoder",
-        seed=settings.seed,
+        seed=pretraining.seed,
         data=trial.data.model_copy(update={"rows": "labelled"}),
         model=trial.model.model_copy(update={"init_from": None}),
         training=training,
@@ -48,26 +48,29 @@ def train_encoder(
     with lock_cache_folder(folder):
         if not (folder / "result.json").is_file():
 
-            def report(progress: TrainingProgress) -> None:
-                update = ("pre-training the encoder", progress.step, progress.total_steps, progress.seconds_left)
-                on_progress(ProgressUpdate(*update))
+            def report_progress(progress: TrainingProgress) -> None:
+                on_progress(
+                    ProgressUpdate(
+                        "pre-training the encoder", progress.step, progress.total_steps, progress.seconds_left
+                    )
+                )
 
-            run_trial(encoder_trial, folder, on_progress=report)
+            run_trial(encoder_trial, folder, on_progress=report_progress)
     return folder
 
 
 def load_encoder(model: Transformer, trial: Trial, dataset: Dataset, run_trial: RunTrial) -> None:
     """Copy the encoder weights that model.init_from names into a classifier, except for the head."""
     assert isinstance(trial.model, TransformerConfig)
-    source = trial.model.init_from
-    if source is None:
+    init_from = trial.model.init_from
+    if init_from is None:
         return
-    folder = Path(source) if isinstance(source, str) else train_encoder(trial, dataset.corpus.digest, run_trial)
-    encoder = model_io.load(folder)
+    folder = Path(init_from) if isinstance(init_from, str) else train_encoder(trial, dataset.corpus.digest, run_trial)
+    encoder = model_io.load_saved_model(folder)
     if encoder.tokenizer != dataset.tokenizer:
-        raise ModelError(f"model.init_from: {encoder.name} was trained with another vocabulary")
-    encoder_weights = {name: tensor for name, tensor in encoder.model.state_dict().items() if not _is_head(name)}
-    model_weights = {name: tensor for name, tensor in model.state_dict().items() if not _is_head(name)}
+        raise ModelError(f"model.init_from: {encoder.name} was trained with a different vocabulary")
+    encoder_weights = {name: tensor for name, tensor in encoder.model.state_dict().items() if not is_head_tensor(name)}
+    model_weights = {name: tensor for name, tensor in model.state_dict().items() if not is_head_tensor(name)}
     mismatched_names = [
         name
         for name in {**model_weights, **encoder_weights}
@@ -75,16 +78,16 @@ def load_encoder(model: Transformer, trial: Trial, dataset: Dataset, run_trial: 
     ]
     if mismatched_names:
         raise ModelError(
-            f"model.init_from: {encoder.name} has another architecture: tensor {mismatched_names[0]} has shape "
+            f"model.init_from: {encoder.name} has a different architecture: tensor {mismatched_names[0]} has shape "
             f"{_get_shape(encoder_weights, mismatched_names[0])}, "
             f"expected {_get_shape(model_weights, mismatched_names[0])}"
         )
     model.load_state_dict(encoder_weights, strict=False)
 
 
-def _is_head(name: str) -> bool:
-    """Return whether a tensor belongs to a head."""
-    return name.startswith(HEAD_PREFIXES)
+def is_head_tensor(name: str) -> bool:
+    """Return whether a tensor belongs to the head of a classifier or of a masked language model."""
+    return name.startswith(HEAD_TENSOR_PREFIXES)
 
 
 def _get_shape(tensors: dict[str, torch.Tensor], name: str) -> tuple[int, ...] | None:

@@ -1,11 +1,11 @@
-"""The task registry, and a cache of the datasets that tasks load."""
+"""The registry of tasks by name, and a cache of the datasets that they load."""
 
 from __future__ import annotations
 
 import json
 from functools import lru_cache
 
-from headtohead.config.data import DataConfig
+from headtohead.config.tables.data import DataConfig
 from headtohead.config.tasks import TaskName
 from headtohead.tasks.base import Task
 from headtohead.tasks.classification import ClassificationTask
@@ -15,6 +15,7 @@ from headtohead.tasks.finetuning import FinetuningTask
 from headtohead.tasks.language_model import LanguageModelTask
 from headtohead.tasks.masked_lm import MaskedLanguageModelTask
 
+NUM_CACHED_DATASETS = 4
 TASKS: dict[str, Task] = {
     task.spec.name: task
     for task in (
@@ -33,10 +34,10 @@ def get_task(name: TaskName) -> Task:
 
 
 def prepare_dataset(data: DataConfig, task: TaskName) -> Dataset:
-    """Load a task's dataset. The last four are kept in memory."""
+    """Return the encoded corpus that a task reads. The last four datasets stay in memory."""
     return _load_dataset_cached(data.model_dump_json(), task)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=NUM_CACHED_DATASETS)
 def _load_dataset_cached(data_json: str, task: TaskName) -> Dataset:
     return get_task(task).load_dataset(DataConfig.model_validate(json.loads(data_json)))

@@ -1,1 +1,1 @@
-"""Metrics of generated text: diversity, repetition and ROUGE."""
+"""Metrics of generated text: n-gram metrics (diversity, repetition, similarity, copying) and ROUGE."""

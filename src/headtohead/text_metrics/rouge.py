@@ -1,9 +1,9 @@
-"""ROUGE scores of summaries against references, and the fraction of n-grams copied from the document.
+"""ROUGE scores of summaries against references.
 
 ROUGE (Lin 2004, W04-1013) is the F-measure of the package rouge-score: unigrams (rouge-1), bigrams (rouge-2), the
 longest common subsequence of the whole text (rouge-l), and the union over sentences (rouge-lsum). rouge-score expects
 one sentence per line for the last one, so sentences are split here by a rule that needs no download. `format_signature`
-names everything that a score depends on: scores with different signatures are not comparable.
+lists all settings that affect a score: scores with different signatures are not comparable.
 
 With several references, each metric takes the best one, as rouge-score's score_multi does and as is common for SciTLDR;
 `mean` averages over them, as some do for DialogSum.
@@ -18,15 +18,12 @@ from importlib import metadata
 from typing import Any, Literal
 
 from headtohead.errors import MissingExtraError, RequestError
-from headtohead.text_metrics.diversity import Ratio, extract_ngrams, split_words
 
 ReferenceAggregation = Literal["best", "mean"]
 ROUGE_TYPES = {"rouge-1": "rouge1", "rouge-2": "rouge2", "rouge-l": "rougeL", "rouge-lsum": "rougeLsum"}
-"""names here and in rouge-score"""
+"""names of the metrics in results, and in the package rouge-score"""
 SENTENCE_SPLITTER_VERSION = "h2h-1"
-"""version of the rule below; change it with the rule"""
-COPIED_NGRAM_SIZES = (2, 4)
-"""lengths of the n-grams searched in the document"""
+"""version of the rule that splits sentences, part of the signature; increase it when the rule changes"""
 
 # A sentence ends at . ! or ? and closing marks, before whitespace and a character that can start a sentence.
 _SENTENCE_END_PATTERN = re.compile(r"(?<=[.!?])[\"'”’)\]]*\s+(?=[\"'“‘(\[#]*[A-Z0-9#])")
@@ -65,11 +62,12 @@ def compute_rouge(
     scorer = _load_rouge_scorer(use_stemmer)
     prediction = "\n".join(split_sentences(summary))
     scores = [scorer.score("\n".join(split_sentences(reference)), prediction) for reference in references]
-    rouge = {}
+    rouge_by_name = {}
     for name, rouge_type in ROUGE_TYPES.items():
-        values = [float(score[rouge_type].fmeasure) for score in scores]
-        rouge[name] = max(values) if reference_aggregation == "best" else sum(values) / len(values)
-    return rouge
+        f_measures = [float(score[rouge_type].fmeasure) for score in scores]
+        is_best = reference_aggregation == "best"
+        rouge_by_name[name] = max(f_measures) if is_best else sum(f_measures) / len(f_measures)
+    return rouge_by_name
 
 
 def format_signature(*, use_stemmer: bool = True, reference_aggregation: ReferenceAggregation = "best") -> str:
@@ -82,16 +80,6 @@ def format_signature(*, use_stemmer: bool = True, reference_aggregation: Referen
         f"references:{reference_aggregation}",
     )
     return "|".join([*settings, f"rouge-score:{version}"])
-
-
-def compute_copied_ngrams(summary: str, document: str, n: int) -> Ratio:
-    """Return the number of n-grams of a summary that occur in the document, over all of its n-grams.
-
-    See et al. 2017, arXiv:1704.04368.
-    """
-    ngrams = extract_ngrams(split_words(summary), n)
-    document_ngrams = set(extract_ngrams(split_words(document), n))
-    return Ratio(sum(ngram in document_ngrams for ngram in ngrams), len(ngrams))
 
 
 def check_rouge_installed() -> None:

@@ -1,1 +1,4 @@
-"""Training: the loop, objectives, losses, optimizers, checkpoints, devices and data-parallel processes."""
+"""Training: the loop and its checkpoints.
+
+Its sub-packages are task objectives, losses, optimization, the parts of training, hardware and data parallelism.
+"""

@@ -1,10 +1,9 @@
-"""Training checkpoints: tensors as safetensors, other state as JSON.
+"""Training checkpoints: weights and optimizer tensors as safetensors, the other training state as JSON.
 
 A checkpoint is a folder such as `checkpoint-000100`. It is written under a temporary name and renamed, so it is either
 complete or absent. Older checkpoints are removed afterwards.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -12,22 +11,19 @@ import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import safetensors.torch as st
 from pydantic import TypeAdapter
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from headtohead import safe_open
-from headtohead.atomic_io import (
-    CHECKSUM_KEY,
-    compute_sha256,
-    has_valid_checksum,
-    read_json_object,
-    translate_disk_full_error,
-    write_bytes,
-    write_json,
-)
+from headtohead.atomic_io import compute_sha256, translate_disk_full_error, write_bytes
 from headtohead.errors import RunFolderError, truncate_text
+from headtohead.json_files import CHECKSUM_KEY, has_valid_json_checksum, read_json_object, write_json
+from headtohead.training.weight_files import (
+    collect_model_tensors,
+    load_model_tensors,
+    read_safetensors,
+    write_safetensors,
+)
 
 CHECKPOINT_NAME = re.compile("checkpoint-([0-9]{6,18})")
 TENSOR_FILES = ("model.safetensors", "optimizer.safetensors")
@@ -35,11 +31,11 @@ TENSOR_FILES = ("model.safetensors", "optimizer.safetensors")
 
 @dataclass
 class TrainingState:
-    """Training state other than tensors, stored as state.json."""
+    """Training state other than tensors, stored in state.json."""
 
     step: int = 0
     num_metrics_lines: int = 0
-    """Lines of metrics.jsonl up to this step; later lines are dropped on resume."""
+    """Number of lines of metrics.jsonl up to this step; later lines are removed on resume."""
     seconds: float = 0.0
     loss_sum: float = 0.0
     """The sum of training losses since the last evaluation."""
@@ -59,51 +55,15 @@ class TrainingState:
     """Checksums of the files next to the checkpoint that training resumes with: best weights and metrics.jsonl."""
 
 
-def collect_model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return the state dict on the CPU, with tied tensors under their first name only."""
-    seen_ids: set[int] = set()
-    tensors = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        if id(tensor) not in seen_ids:
-            seen_ids.add(id(tensor))
-            tensors[name] = tensor.detach().cpu().contiguous()
-    return tensors
+def save_checkpoint(folder: Path, model: nn.Module, optimizer_tensors: dict[str, Tensor], state: TrainingState) -> None:
+    """Write a checkpoint into a run folder and remove older ones.
 
-
-def load_tensors(model: nn.Module, tensors: dict[str, Tensor], source: str) -> None:
-    """Load saved tensors into the model. Missing tensors must be tied to loaded ones."""
-    try:
-        missing, unexpected = model.load_state_dict(tensors, strict=False)
-    except RuntimeError as error:  # tensors with a different shape
-        reason = truncate_text(str(error).replace("\n", " "), 300)
-        raise RunFolderError(f"{source}: the weights do not match the model: {reason}") from None
-    untied = set(missing) & set(collect_model_tensors(model))
-    if untied or unexpected:
-        raise RunFolderError(
-            f"{source}: the weights do not match the model: missing {sorted(untied)[:3]}, "
-            f"unexpected {sorted(unexpected)[:3]}"
-        )
-
-
-def save_weights(path: Path, model: nn.Module) -> str:
-    """Write the model weights; return the SHA-256 of the file."""
-    content = st.save(collect_model_tensors(model), metadata={"format": "pt"})
-    write_bytes(path, content)
-    return hashlib.sha256(content).hexdigest()
-
-
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """Read the weights from a checkpoint or model; raise RunFolderError if the file is missing or corrupted."""
-    if not path.exists():
-        raise RunFolderError(f"{path} not found: the run may not have finished")
-    try:
-        return st.load(safe_open.read_file(path, safe_open.MAX_WEIGHTS_BYTES))
-    except (SafetensorError, ValueError, KeyError, TypeError, OverflowError, RuntimeError) as error:
-        raise RunFolderError(f"{path} is corrupted ({error})") from None
-
-
-def save(folder: Path, model: nn.Module, optimizer_tensors: dict[str, Tensor], state: TrainingState) -> None:
-    """Write this step's checkpoint and remove older ones."""
+    Args:
+        folder: Run folder in which the checkpoint is created.
+        model: The model whose weights are saved.
+        optimizer_tensors: Optimizer state by name.
+        state: All other state of training.
+    """
     final_path = folder / f"checkpoint-{state.step:06d}"
     if final_path.exists():  # left, with the same content, by a run that was killed right after writing it
         shutil.rmtree(final_path)
@@ -112,13 +72,10 @@ def save(folder: Path, model: nn.Module, optimizer_tensors: dict[str, Tensor], s
     with translate_disk_full_error(final_path):
         try:
             temporary_path.mkdir()
-            files = {
-                "model.safetensors": st.save(collect_model_tensors(model)),
-                "optimizer.safetensors": st.save(optimizer_tensors),
+            tensors_by_file = dict(zip(TENSOR_FILES, (collect_model_tensors(model), optimizer_tensors), strict=True))
+            checksums = {
+                name: write_safetensors(temporary_path / name, tensors) for name, tensors in tensors_by_file.items()
             }
-            for name, content in files.items():
-                write_bytes(temporary_path / name, content)
-            checksums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
             write_json(temporary_path / "state.json", {**asdict(state), "sha256": checksums}, with_checksum=True)
             temporary_path.rename(final_path)
         finally:
@@ -128,34 +85,35 @@ def save(folder: Path, model: nn.Module, optimizer_tensors: dict[str, Tensor], s
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Return a run folder's checkpoints by step, lowest first."""
-    steps = {path: CHECKPOINT_NAME.fullmatch(path.name) for path in folder.glob("checkpoint-*")}
-    return sorted((path for path, step in steps.items() if step), key=lambda path: int(path.name[11:]))
+    """Return the checkpoints of a run folder by step, in ascending order."""
+    matches = [(path, CHECKPOINT_NAME.fullmatch(path.name)) for path in folder.glob("checkpoint-*")]
+    steps = {path: int(match[1]) for path, match in matches if match}
+    return sorted(steps, key=lambda path: steps[path])
 
 
-def find_latest(folder: Path) -> Path | None:
-    """Return the newest checkpoint, or None. Removes leftovers of interrupted writes."""
+def find_latest_checkpoint(folder: Path) -> Path | None:
+    """Return the newest checkpoint of a run folder, or None. Remove leftovers of interrupted writes."""
     for leftover in [*folder.glob(".checkpoint.*.part"), *folder.glob(".*.part")]:
         shutil.rmtree(leftover, ignore_errors=True) if leftover.is_dir() else leftover.unlink(missing_ok=True)
     checkpoints = list_checkpoints(folder)
     return checkpoints[-1] if checkpoints else None
 
 
-def restore(path: Path, model: nn.Module) -> tuple[dict[str, Tensor], TrainingState]:
-    """Load the model weights; return the optimizer tensors and the training state."""
-    state, checksums = read_state(path)
-    for name, expected in checksums.items():
-        if compute_sha256(path / name) != expected:
+def restore_checkpoint(path: Path, model: nn.Module) -> tuple[dict[str, Tensor], TrainingState]:
+    """Load the weights of a checkpoint into the model; return the optimizer tensors and the training state."""
+    state, checksums = read_training_state(path)
+    for name, expected_checksum in checksums.items():
+        if compute_sha256(path / name) != expected_checksum:
             raise RunFolderError(f"{path / name} is corrupted: checksum mismatch; remove {path} to restart the trial")
-    load_tensors(model, read_weights(path / "model.safetensors"), str(path))
-    return read_weights(path / "optimizer.safetensors"), state
+    load_model_tensors(model, read_safetensors(path / "model.safetensors"), str(path))
+    return read_safetensors(path / "optimizer.safetensors"), state
 
 
-def read_state(path: Path) -> tuple[TrainingState, dict[str, str]]:
-    """Return a checkpoint's training state and the checksums of its tensor files."""
+def read_training_state(path: Path) -> tuple[TrainingState, dict[str, str]]:
+    """Return the training state of a checkpoint, and the checksums of its tensor files by name."""
     content = read_json_object(path / "state.json")
     try:
-        if not has_valid_checksum(content):
+        if not has_valid_json_checksum(content):
             raise ValueError("checksum mismatch")
         content.pop(CHECKSUM_KEY, None)
         checksums = content.pop("sha256", None)
@@ -179,15 +137,15 @@ def check_world_size(path: Path, state: TrainingState, world_size: int) -> None:
         )
 
 
-def reshard(folder: Path, world_size: int) -> bool:
-    """Allow a run to resume with a different number of processes; return whether anything changed.
+def reshard_checkpoint(folder: Path, world_size: int) -> bool:
+    """Allow the newest checkpoint of a run to be resumed by `world_size` processes; return whether it was changed.
 
-    Every process holds the whole model, so only the recorded number has to change.
+    Every process holds the whole model, so only the recorded number of processes changes.
     """
-    checkpoint = find_latest(folder)
+    checkpoint = find_latest_checkpoint(folder)
     if checkpoint is None:
         return False
-    state, checksums = read_state(checkpoint)
+    state, checksums = read_training_state(checkpoint)
     if state.processes == world_size:
         return False
     state.processes, state.resharded = world_size, [*state.resharded, state.step]
@@ -199,17 +157,23 @@ def _format_process_count(count: int) -> str:
     return "one process" if count == 1 else f"{count} processes"
 
 
-def truncate_lines(path: Path, num_lines: int) -> None:
-    """Keep the first `num_lines` lines of a JSONL file."""
+def truncate_jsonl(path: Path, num_lines: int) -> None:
+    """Keep the first `num_lines` lines of a JSONL file, such as the metrics up to a checkpoint."""
     if path.is_file():
         kept_lines = safe_open.read_file(path).split(b"\n")[:num_lines]
         write_bytes(path, b"".join(line + b"\n" for line in kept_lines))
 
 
-def verify_checksums(folder: Path, expected_checksums: dict[str, str], moment: str) -> None:
-    """Raise RunFolderError if a file is missing or has changed. `moment` says when it was written, for the message."""
-    for name, expected in expected_checksums.items():
-        if not (folder / name).is_file() or compute_sha256(folder / name) != expected:
+def verify_unchanged_files(folder: Path, expected_checksums: dict[str, str], moment: str) -> None:
+    """Raise RunFolderError if a file that a resumed run needs (`TrainingState.file_checksums`) is missing or changed.
+
+    Args:
+        folder: The run folder.
+        expected_checksums: SHA-256 by file name.
+        moment: When the files were written, for error messages.
+    """
+    for name, expected_checksum in expected_checksums.items():
+        if not (folder / name).is_file() or compute_sha256(folder / name) != expected_checksum:
             raise RunFolderError(
                 f"{folder / name} is missing or has changed since it was written {moment}; remove {folder} to restart "
                 "the trial"

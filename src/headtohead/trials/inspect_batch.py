@@ -1,4 +1,4 @@
-"""Summarize an experiment's first training batch: its tensors, and its first row as text."""
+"""Summarize an experiment's first training batch for `h2h inspect`: its tensors, and its first sequence as text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from headtohead.config import experiment
 from headtohead.config.experiment import BASELINE
-from headtohead.config.loading import build_trial
+from headtohead.config.trial_settings import build_trial
 from headtohead.data.batches import Batch
 from headtohead.data.encoding import TokenRows
 from headtohead.tasks.base import Task
@@ -24,32 +24,43 @@ TENSOR_DESCRIPTIONS = {
 
 @dataclass(frozen=True)
 class TensorSummary:
-    """The dtype, shape and meaning of one tensor in a batch."""
+    """The dtype, shape and description of one tensor in a batch."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    meaning: str
+    description: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"name": self.name, "dtype": self.dtype, "shape": list(self.shape), "meaning": self.description}
 
 
 @dataclass(frozen=True)
 class BatchSummary:
-    """A summary of a batch and its first row."""
+    """A summary of a batch and its first sequence."""
 
     task: str
     seed: int
     tensors: tuple[TensorSummary, ...]
     tokens: tuple[str, ...]
-    """tokens of the first row"""
+    """tokens of the first sequence"""
     text: str
-    """the first row, decoded"""
-    answer: str
-    """the labels of the first row, as text"""
+    """the first sequence, decoded"""
+    label_text: str
+    """the labels of the first sequence, as text"""
     notes: tuple[str, ...]
+    """about the number of batches, padding and truncation"""
 
     def to_dict(self) -> dict[str, Any]:
-        tensors = [{**vars(tensor), "shape": list(tensor.shape)} for tensor in self.tensors]
-        return {**vars(self), "tensors": tensors, "tokens": list(self.tokens), "notes": list(self.notes)}
+        return {
+            "task": self.task,
+            "seed": self.seed,
+            "tensors": [tensor.to_dict() for tensor in self.tensors],
+            "tokens": list(self.tokens),
+            "text": self.text,
+            "answer": self.label_text,
+            "notes": list(self.notes),
+        }
 
 
 def summarize_first_batch(experiment: experiment.Experiment, seed: int = 0) -> BatchSummary:
@@ -59,8 +70,7 @@ def summarize_first_batch(experiment: experiment.Experiment, seed: int = 0) -> B
     tokenizer = dataset.tokenizer
     task = get_task(trial.task)
     batches, _ = task.build_training_data(trial, dataset)
-    train = batches.encoded
-    batch = batches.batch(0)
+    batch = batches.get_batch(0)
     tensors_by_name = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask, "labels": batch.labels}
     tensors = tuple(
         _summarize_tensor(name, tensor, task, dataset)
@@ -72,7 +82,7 @@ def summarize_first_batch(experiment: experiment.Experiment, seed: int = 0) -> B
     steps_per_epoch = batches.steps_per_epoch
     notes = (
         f"{steps_per_epoch:,} batches per epoch, {trial.training.compute_total_steps(steps_per_epoch):,} in total",
-        *_describe_padding(batch, train, trial),
+        *_describe_padding(batch, batches.encoded, trial),
     )
     return BatchSummary(
         trial.task,
@@ -86,28 +96,28 @@ def summarize_first_batch(experiment: experiment.Experiment, seed: int = 0) -> B
 
 
 def _summarize_tensor(name: str, tensor: Tensor, task: Task, dataset: Dataset) -> TensorSummary:
-    """Return the dtype, shape and meaning of a tensor in a batch."""
-    meaning = TENSOR_DESCRIPTIONS.get(name, task.label_description)
+    """Return the dtype, shape and description of a tensor in a batch; of labels, also the class names."""
+    description = TENSOR_DESCRIPTIONS.get(name, task.label_description)
     if name == "labels" and dataset.label_names:
-        meaning += ": " + ", ".join(
+        description += ": " + ", ".join(
             f"{class_index} is {label}" for class_index, label in enumerate(dataset.label_names)
         )
-    return TensorSummary(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), meaning)
+    return TensorSummary(name, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), description)
 
 
-def _describe_padding(batch: Batch, train_rows: Any, trial: experiment.Trial) -> list[str]:
-    """Return notes about padding and truncated rows."""
+def _describe_padding(batch: Batch, encoded_train: Any, trial: experiment.Trial) -> list[str]:
+    """Return notes about the padding of a batch, and about truncated rows of the training split."""
     if batch.attention_mask is None:
         return ["no padding: rows are blocks of one stream"]
-    fraction = 1 - float(batch.attention_mask.double().mean())
-    width = (
+    padding_fraction = 1 - float(batch.attention_mask.double().mean())
+    padded_length = (
         "the longest row of the batch"
-        if isinstance(train_rows, TokenRows) and train_rows.pad_to_longest
+        if isinstance(encoded_train, TokenRows) and encoded_train.pad_to_longest
         else "the model's context"
     )
-    notes = [f"rows are padded to {width}; {fraction:.0%} of this batch is padding"]
+    notes = [f"rows are padded to {padded_length}; {padding_fraction:.0%} of this batch is padding"]
     context = trial.model.context
-    num_truncated = train_rows.count_truncated(context) if isinstance(train_rows, TokenRows) else 0
+    num_truncated = encoded_train.count_truncated_rows(context) if isinstance(encoded_train, TokenRows) else 0
     if num_truncated:
-        notes.append(f"{num_truncated:,} of {len(train_rows):,} training rows are truncated to {context} tokens")
+        notes.append(f"{num_truncated:,} of {len(encoded_train):,} training rows are truncated to {context} tokens")
     return notes

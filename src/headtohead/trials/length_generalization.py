@@ -1,4 +1,4 @@
-"""Measure a model's scores and costs at input lengths other than its training length."""
+"""Measure the scores and costs of a trial's model at input lengths that differ from the training length."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 import torch
 from torch import Tensor
 
-from headtohead.config import model as config_model
+from headtohead.config.tables import model as config_model
 from headtohead.errors import ModelError
 from headtohead.experiment.schemas import LengthCost, LengthResult
 from headtohead.model_factory import build_model
@@ -15,12 +15,13 @@ from headtohead.nn.transformer import Transformer
 from headtohead.tasks.base import Task, TrialModel
 from headtohead.tasks.dataset import Dataset
 from headtohead.training.loop import summarize_evaluation
-from headtohead.training.objectives import evaluate
+from headtohead.training.task_objectives.evaluation_pass import run_evaluation_pass
 
 TOKENS_PER_BATCH = 512
 """tokens per batch at every length, so that cost differences are due to the length alone"""
 TOKENS_PER_COST_MEASUREMENT = 2048
 NUM_COST_REPEATS = 3
+"""the fastest repeat counts"""
 
 
 def evaluate_at_lengths(
@@ -43,10 +44,10 @@ def _evaluate_at_length(
     """
     encoded = task.join_rows(dataset.encoded[split], context_length)
     examples = task.build_examples(dataset, encoded, context_length)
-    batches = examples.batches(max(1, TOKENS_PER_BATCH // context_length))
+    batches = examples.iter_batches(max(1, TOKENS_PER_BATCH // context_length))
     start_time = time.perf_counter()
     try:
-        evaluation = evaluate(model, task.build_objective(dataset), batches, torch.device("cpu"))
+        evaluation = run_evaluation_pass(model, task.build_objective(dataset), batches, torch.device("cpu"))
     except ModelError as error:
         return LengthResult(split=split, context=context_length, error=str(error))
     except (RuntimeError, IndexError) as error:  # a custom network may raise anything
@@ -59,13 +60,13 @@ def _evaluate_at_length(
             "split": split,
             "context": context_length,
             **summarize_evaluation(evaluation, task.spec.metric),
-            "seconds_per_1000_tokens": 1000 * seconds / len(encoded.tokens),
+            "seconds_per_1000_tokens": 1000 * seconds / len(encoded.token_ids),
         }
     )
 
 
 def measure_costs_at_lengths(
-    model: config_model.ModelConfig,
+    model_config: config_model.ModelConfig,
     vocab_size: int,
     num_classes: int | None,
     context_lengths: tuple[int, ...],
@@ -77,18 +78,18 @@ def measure_costs_at_lengths(
     The output layer is excluded: its cost per token does not depend on the length. Memory is the size of the
     activations saved for the backward pass, which limits the trainable length.
     """
-    if not isinstance(model, config_model.TransformerConfig):
+    if not isinstance(model_config, config_model.TransformerConfig):
         return []
     costs = []
     for length in context_lengths:
-        network = build_model(
-            model.model_copy(update={"context": length}), vocab_size, num_classes, is_causal=is_causal
+        model = build_model(
+            model_config.model_copy(update={"context": length}), vocab_size, num_classes, is_causal=is_causal
         )
-        assert isinstance(network, Transformer)
+        assert isinstance(model, Transformer)
         num_tokens = max(1, TOKENS_PER_COST_MEASUREMENT // length) * length
         input_ids = torch.arange(num_tokens).remainder(vocab_size).view(-1, length)
-        saved_bytes = _measure_saved_activation_bytes(network, input_ids)
-        seconds = min(_time_forward_backward(network, input_ids) for _ in range(NUM_COST_REPEATS))
+        saved_bytes = _measure_saved_activation_bytes(model, input_ids)
+        seconds = min(_time_forward_backward(model, input_ids) for _ in range(NUM_COST_REPEATS))
         costs.append(
             LengthCost(
                 context=length,
@@ -99,17 +100,17 @@ def measure_costs_at_lengths(
     return costs
 
 
-def _measure_saved_activation_bytes(model: Transformer, ids: Tensor) -> int:
-    """Return the bytes of activations saved for the backward pass at one input length, excluding weights."""
+def _measure_saved_activation_bytes(model: Transformer, input_ids: Tensor) -> int:
+    """Return the bytes of activations that the backward pass needs, for inputs (batch, length), excluding weights."""
     bytes_by_address: dict[int, int] = {}
 
-    def record(tensor: Tensor) -> Tensor:
+    def record_storage(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         bytes_by_address[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor):
-        hidden_states, _ = model.compute_hidden_states(ids)
+    with torch.autograd.graph.saved_tensors_hooks(record_storage, lambda tensor: tensor):
+        hidden_states, _ = model.compute_hidden_states(input_ids)
     for parameter in model.parameters():
         bytes_by_address.pop(parameter.untyped_storage().data_ptr(), None)
     hidden_states.sum().backward()  # the graph kept every storage alive until here, so no address was reused
@@ -117,10 +118,10 @@ def _measure_saved_activation_bytes(model: Transformer, ids: Tensor) -> int:
     return sum(bytes_by_address.values())
 
 
-def _time_forward_backward(model: Transformer, ids: Tensor) -> float:
-    """Return the seconds that one forward and backward pass through the layers takes at one input length."""
+def _time_forward_backward(model: Transformer, input_ids: Tensor) -> float:
+    """Return the seconds of one forward and backward pass through the layers, for inputs (batch, length)."""
     start_time = time.perf_counter()
-    hidden_states, _ = model.compute_hidden_states(ids)
+    hidden_states, _ = model.compute_hidden_states(input_ids)
     hidden_states.sum().backward()
     model.zero_grad(set_to_none=True)
     return time.perf_counter() - start_time

@@ -10,26 +10,37 @@ from pathlib import Path
 
 import torch
 
-from headtohead.atomic_io import verify_checksum
+from headtohead.audit.opened_files import check_opened_files, list_opened_files, record_opened_files
 from headtohead.config.experiment import Trial
 from headtohead.errors import RunFolderError
 from headtohead.experiment import schemas
-from headtohead.experiment.run_identity import compute_run_identity, describe_dependencies
-from headtohead.experiment.versions import collect_versions
-from headtohead.model_cost import ModelCost, compute_model_cost
-from headtohead.nn.init import compute_tensor_hashes
+from headtohead.experiment.provenance.environment import collect_versions
+from headtohead.experiment.provenance.run_identity import compute_run_identity, describe_dependencies
+from headtohead.experiment.provenance.user_files import find_code_files
+from headtohead.json_files import verify_json_checksum
+from headtohead.model_cost import ModelCost
 from headtohead.nn.parts import registry
+from headtohead.nn.seeded_init import list_differently_initialized_tensors
+from headtohead.nn.tensor_hashes import compute_tensor_hashes
 from headtohead.nn.transformer import Transformer
 from headtohead.saved_models import model_io
 from headtohead.tasks.base import TrialModel
 from headtohead.tasks.dataset import Dataset
 from headtohead.tasks.registry import get_task, prepare_dataset
-from headtohead.training import devices
-from headtohead.training.loop import Trainer, TrainingProgress
-from headtohead.training.processes import SINGLE_PROCESS, SingleProcess, check_batch_can_be_split
-from headtohead.trials import outputs
-from headtohead.trials.evaluation import audit_scores, describe_scored_texts, evaluate_splits, find_unseen_rows
-from headtohead.trials.row_counts import count_rows_after_training
+from headtohead.training.hardware import devices
+from headtohead.training.loop import Trainer
+from headtohead.training.optimization.gradients import check_batch_can_be_split
+from headtohead.training.parallel.single_process import SINGLE_PROCESS, SingleProcess
+from headtohead.training.training_progress import TrainingProgress
+from headtohead.trials import analyses, result_files
+from headtohead.trials.evaluation import (
+    audit_trial_scores,
+    describe_scored_splits,
+    evaluate_splits,
+    find_unseen_rows,
+)
+from headtohead.trials.pass_counts import count_passes_after_training
+from headtohead.trials.step_cost import compute_trial_model_cost
 
 
 def run_trial(
@@ -39,7 +50,7 @@ def run_trial(
     device: str = "auto",
     on_progress: Callable[[TrainingProgress], None] = lambda progress: None,
     ranks: SingleProcess = SINGLE_PROCESS,
-    model_size: ModelCost | None = None,
+    model_cost: ModelCost | None = None,
 ) -> schemas.ResultFile | None:
     """Train, evaluate and save one trial in its folder, resuming from its latest checkpoint if there is one.
 
@@ -49,38 +60,45 @@ def run_trial(
         device: Device to train on; "auto" selects one.
         on_progress: Called with the progress of training.
         ranks: Collective operations, if several processes train the trial together.
-        model_size: Size of the model; computed by default.
+        model_cost: Size and cost of the model; computed by default.
 
     Returns:
         The content of result.json; None in processes other than the main one, which writes all files.
     """
-    for file in trial.plugins:
-        registry.load_plugin(file)
-    task, dataset = get_task(trial.task), prepare_dataset(trial.data, trial.task)
-    selected_device = ranks.select_device(devices.select_device(device))
-    start_time = time.perf_counter()
-    model, trainer = build_training(
-        trial, dataset, folder, selected_device, on_progress, ranks=ranks, model_size=model_size
-    )
-    # Train, then score every split with the selected weights.
-    training_result = trainer.run()
-    evaluations = evaluate_splits(trial, dataset, model, selected_device, trainer.evaluations, ranks)
-    if not ranks.is_main_process:
-        return None
-    # Audit the scores before anything else runs the model.
-    scoring_audits = [] if trial.is_search else audit_scores(trial, dataset, model, selected_device, evaluations)
-    outputs.write_scores(folder, evaluations, describe_scored_texts(trial, dataset, evaluations))
+    with record_opened_files():
+        for file in trial.plugins:
+            registry.load_plugin(file)
+        task, dataset = get_task(trial.task), prepare_dataset(trial.data, trial.task)
+        selected_device = ranks.select_device(devices.select_device(device))
+        start_time = time.perf_counter()
+        model, trainer = build_training(
+            trial, dataset, folder, selected_device, on_progress, ranks=ranks, model_cost=model_cost
+        )
+        # Train, then score every split with the selected weights.
+        training_result = trainer.run()
+        known_evaluations = trainer.complete_evaluations
+        del trainer  # frees the optimizer state: audits need memory for several copies of the model
+        evaluations = evaluate_splits(trial, dataset, model, selected_device, known_evaluations, ranks)
+        if not ranks.is_main_process:
+            return None
+        # Audit the scores before anything else runs the model.
+        scoring_audits = (
+            [] if trial.is_search else audit_trial_scores(trial, dataset, model, selected_device, evaluations)
+        )
+    if code_files := find_code_files(trial):
+        scoring_audits.append(check_opened_files(list_opened_files(code_files.values()), dataset.corpus))
+    result_files.write_scores(folder, evaluations, describe_scored_splits(trial, dataset, evaluations))
     task_result = task.write_outputs(trial, dataset, model, folder)
     if not trial.is_search:
         get_initial_model = cache(partial(build_initial_model, trial, dataset))
-        trained_trial = outputs.TrainedTrial(task, trial, dataset, model, get_initial_model)
-        outputs.write_analyses(trained_trial, folder, scoring_audits)
-        model_io.save(folder, model, dataset.tokenizer, trial, dataset.label_names)
+        trained_trial = analyses.TrainedTrial(task, trial, dataset, model, get_initial_model)
+        analyses.write_analyses(trained_trial, folder, scoring_audits)
+        model_io.save_model(folder, model, dataset.tokenizer, trial, dataset.label_names)
     # result.json is written last and marks the run as finished.
     seconds = time.perf_counter() - start_time
-    result = outputs.build_result(trial, folder, training_result, evaluations, seconds, task_result)
+    result = result_files.build_result(trial, folder, training_result, evaluations, seconds, task_result)
     schemas.write_record(folder / "result.json", result, fsync=True, with_checksum=True)
-    outputs.remove_checkpoints(folder)
+    result_files.remove_checkpoints_of_finished_trial(folder)
     return result
 
 
@@ -98,7 +116,7 @@ def build_training(
     *,
     with_dependencies: bool = True,
     ranks: SingleProcess = SINGLE_PROCESS,
-    model_size: ModelCost | None = None,
+    model_cost: ModelCost | None = None,
 ) -> tuple[TrialModel, Trainer]:
     """Build the model at step 0 and its trainer, and write trial.json and start.json to the folder.
 
@@ -111,7 +129,7 @@ def build_training(
         with_dependencies: Train teachers and pretrained encoders first. Without them, a trial can be checked and its
             steps can be timed.
         ranks: Collective operations, if several processes train the trial together.
-        model_size: Size of the model; computed by default.
+        model_cost: Size and cost of the model; computed by default.
     """
     task = get_task(trial.task)
     model = build_initial_model(trial, dataset, with_dependencies=with_dependencies)
@@ -134,25 +152,27 @@ def build_training(
         on_progress,
         ranks,
         find_unseen_rows(trial, dataset),
-        count_rows_after_training(trial, dataset),
     )
+    trainer.passes_after_training = count_passes_after_training(trial, dataset, model, trainer)
     if ranks.world_size > 1:
-        check_batch_can_be_split(model)
+        check_batch_can_be_split(model, "train on one process (h2h run)")
     if ranks.is_main_process:
         folder.mkdir(parents=True, exist_ok=True)
         _claim_run_folder(trial, dataset, folder)
     # A resumed trial keeps its start.json; a new one records its initial state.
     if ranks.is_main_process and (folder / "start.json").is_file():
-        verify_checksum(folder / "start.json", f"remove {folder} to restart the trial")
+        verify_json_checksum(folder / "start.json", f"remove {folder} to restart the trial")
     elif ranks.is_main_process:
         start = schemas.StartFile(
             tensor_hashes=compute_tensor_hashes(model),
-            schedule_digest=batches.digest(trainer.total_steps),
+            declared_starts=list_differently_initialized_tensors(model),
+            schedule_digest=batches.compute_digest(trainer.total_steps),
             steps=trainer.total_steps,
             steps_per_epoch=batches.steps_per_epoch,
+            tokens_per_step=batches.tokens_per_step,
             vocab_size=dataset.tokenizer.vocab_size,
             num_classes=dataset.num_classes,
-            **asdict(model_size or compute_model_size(trial, dataset)),
+            **asdict(model_cost or compute_trial_model_cost(trial, dataset)),
             device=device.type,
             violates=sorted(model.violates) if isinstance(model, Transformer) else [],
             versions=collect_versions(),
@@ -162,34 +182,23 @@ def build_training(
     return model, trainer
 
 
-def compute_model_size(trial: Trial, dataset: Dataset) -> ModelCost:
-    """Return the parameter count, FLOPs and memory of a trial's model."""
-    return compute_model_cost(
-        trial.model,
-        dataset.tokenizer.vocab_size,
-        dataset.num_classes,
-        is_causal=trial.spec.target.is_causal,
-        batch_size=trial.training.batch_size,
-    )
-
-
 def _claim_run_folder(trial: Trial, dataset: Dataset, folder: Path) -> None:
-    """Write trial.json, or check that the folder belongs to this trial."""
+    """Write trial.json to a new run folder; raise RunFolderError if the folder holds a different trial."""
     identity = compute_run_identity(trial, dataset.corpus.digest)
-    path = folder / "trial.json"
-    if path.is_file():
-        verify_checksum(path, f"remove {folder} to restart the trial")
-        existing_identity = schemas.read_record(path, schemas.TrialFile).identity
+    trial_path = folder / "trial.json"
+    if trial_path.is_file():
+        verify_json_checksum(trial_path, f"remove {folder} to restart the trial")
+        existing_identity = schemas.read_record(trial_path, schemas.TrialFile).identity
         if existing_identity != identity:
             raise RunFolderError(
                 f"{folder}: holds a run of a different trial ({existing_identity}, this is {identity})"
             )
     else:
-        record = schemas.TrialFile(
+        trial_file = schemas.TrialFile(
             identity=identity,
             corpus_digest=dataset.corpus.digest,
             dependencies=describe_dependencies(trial),
             trial=trial,
         )
-        schemas.write_record(path, record, with_checksum=True)
+        schemas.write_record(trial_path, trial_file, with_checksum=True)
     (folder / "failure.json").unlink(missing_ok=True)

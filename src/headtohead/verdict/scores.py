@@ -21,15 +21,14 @@ from headtohead.errors import ScoresError
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """The scores of one variant.
+    """The scores of one variant, or of the baseline.
 
     `values` (seeds, examples) holds totals: summed negative log-likelihood, or correct answers. `weights` (examples)
     holds the number of tokens or bytes that each total covers, or ones. A single column means that only one score per
     seed is known. `examples` optionally names the columns, so that scores of different examples are not paired by
-    accident.
-    `documents` names the document that each example belongs to; it is empty if every example is its own document.
-    `lost` holds the seeds of runs that diverged or learned nothing, which have no scores. `resolution` is the rounding
-    step of the scores; if it is None and only one score per seed is known, it is inferred.
+    accident. `documents` names the document that each example belongs to; it is empty if every example is its own
+    document. `lost` holds the seeds of runs that diverged or learned nothing, which have no scores. `resolution` is the
+    rounding step of the scores; if it is None and only one score per seed is known, it is inferred.
     """
 
     seeds: tuple[int, ...]
@@ -43,7 +42,7 @@ class Scores:
     def __post_init__(self) -> None:
         values = _to_float_array("values", self.values)
         weights = _to_float_array("weights", self.weights)
-        errors = _find_errors(self.seeds, values, weights, self.examples, self.lost)
+        errors = _find_array_errors(self.seeds, values, weights, self.examples, self.lost)
         if self.documents and len(self.documents) != weights.size:
             errors.append(f"{len(self.documents)} document names for {weights.size} weights")
         if errors:
@@ -67,14 +66,14 @@ class Scores:
         return Scores(self.seeds, means, np.ones(1), lost=self.lost, resolution=resolution)
 
     def select_seeds(self, seeds: Sequence[int]) -> Scores:
-        """Return the scores of these seeds, in this order. Lost runs are kept."""
+        """Return the scores of the given seeds, in the given order, with all lost runs."""
         row_index = {seed: index for index, seed in enumerate(self.seeds)}
         return replace(self, seeds=tuple(seeds), values=self.values[[row_index[seed] for seed in seeds]])
 
 
 @dataclass(frozen=True, eq=False)
-class PairedScores:
-    """Scores of a variant and the baseline on the same examples, and on the same seeds if `is_paired`."""
+class ScorePair:
+    """Scores of the baseline and of a variant on the same examples, and on the same seeds if `is_paired`."""
 
     baseline: Scores
     variant: Scores
@@ -84,37 +83,44 @@ class PairedScores:
 
     @property
     def common_seeds(self) -> list[int]:
-        """Seeds for which both sides have scores."""
+        """Seeds for which both the baseline and the variant have scores."""
         return sorted(set(self.baseline.seeds) & set(self.variant.seeds))
 
     @property
     def unused_seeds(self) -> list[int]:
-        """Seeds for which one side has scores and which the other side has not run."""
-        first, second = ({*scores.seeds, *scores.lost} for scores in (self.baseline, self.variant))
-        return sorted((first ^ second) - {*self.baseline.lost, *self.variant.lost}) if self.is_paired else []
+        """Seeds that only the baseline or only the variant has run, so that they have no partner."""
+        if not self.is_paired:
+            return []
+        baseline_runs, variant_runs = ({*scores.seeds, *scores.lost} for scores in (self.baseline, self.variant))
+        return sorted((baseline_runs ^ variant_runs) - {*self.baseline.lost, *self.variant.lost})
 
     @cached_property
-    def totals(self) -> tuple[Float[np.ndarray, "first_seeds examples"], Float[np.ndarray, "second_seeds examples"]]:
+    def totals(
+        self,
+    ) -> tuple[Float[np.ndarray, "baseline_seeds examples"], Float[np.ndarray, "variant_seeds examples"]]:
         """Totals of the baseline and the variant, restricted to the common seeds if the scores are paired."""
-        seeds, sides = self.common_seeds, (self.baseline, self.variant)
-        first, second = (
-            side.values[[side.seeds.index(seed) for seed in seeds]] if self.is_paired else side.values for side in sides
+        if not self.is_paired:
+            return self.baseline.values, self.variant.values
+        baseline_totals, variant_totals = (
+            scores.values[[scores.seeds.index(seed) for seed in self.common_seeds]]
+            for scores in (self.baseline, self.variant)
         )
-        return first, second
+        return baseline_totals, variant_totals
 
     @property
     def weights(self) -> Float[np.ndarray, " examples"]:
+        """Weights of the examples, which are the same for baseline and variant."""
         return self.variant.weights
 
     @property
     def num_seeds(self) -> int:
-        """Number of pairs or, without pairing, the number of seeds on the side with fewer."""
+        """Number of pairs or, without pairing, the smaller number of seeds."""
         return min(len(totals) for totals in self.totals)
 
     @property
-    def num_analysed_seeds(self) -> int:
-        """Number of seeds that both sides have run, including lost runs."""
-        return min(len(runs) for runs in self.list_run_scores(higher_is_better=True))
+    def num_analyzed_seeds(self) -> int:
+        """Number of seeds that both the baseline and the variant have run, including lost runs."""
+        return min(len(run_scores) for run_scores in self.list_run_scores(higher_is_better=True))
 
     @property
     def resolution(self) -> float:
@@ -122,7 +128,7 @@ class PairedScores:
         resolutions = [scores.resolution for scores in (self.baseline, self.variant) if scores.resolution is not None]
         if resolutions or self.num_examples > 1:
             return max(resolutions, default=0.0)
-        return find_resolution(self.baseline.values[:, 0].tolist(), self.variant.values[:, 0].tolist())
+        return infer_resolution(self.baseline.values[:, 0].tolist(), self.variant.values[:, 0].tolist())
 
     @property
     def num_examples(self) -> int:
@@ -135,28 +141,33 @@ class PairedScores:
     def sum_by_document(self, values: Float[np.ndarray, "*rows examples"]) -> Float[np.ndarray, "*rows documents"]:
         """Return the values summed per document."""
         order = np.argsort(self.documents, kind="stable")
-        starts = np.flatnonzero(np.diff(self.documents[order], prepend=-1))
-        return np.asarray(np.add.reduceat(values[..., order], starts, axis=-1))
+        document_starts = np.flatnonzero(np.diff(self.documents[order], prepend=-1))
+        return np.asarray(np.add.reduceat(values[..., order], document_starts, axis=-1))
 
     def list_run_scores(
         self, *, higher_is_better: bool
     ) -> tuple[Float[np.ndarray, " baseline_runs"], Float[np.ndarray, " variant_runs"]]:
         """Return the scores of all baseline and variant runs, with higher being better and NaN for lost runs.
 
-        If the scores are paired, only seeds that both sides have run are included, in the same order.
+        If the scores are paired, only seeds that both have run are included, in the same order.
         """
         sign = 1 if higher_is_better else -1
-        sides = [
+        baseline_by_seed, variant_by_seed = (
             dict.fromkeys(scores.lost, np.nan)
             | dict(zip(scores.seeds, (sign * scores.compute_seed_means()).tolist(), strict=True))
             for scores in (self.baseline, self.variant)
-        ]
-        common = sides[0].keys() & sides[1].keys() if self.is_paired else sides[0].keys() | sides[1].keys()
-        first, second = (np.array([side[seed] for seed in sorted(common & side.keys())]) for side in sides)
-        return first, second
+        )
+        seeds = baseline_by_seed.keys() | variant_by_seed.keys()
+        if self.is_paired:
+            seeds = baseline_by_seed.keys() & variant_by_seed.keys()
+        baseline_scores, variant_scores = (
+            np.array([score_by_seed[seed] for seed in sorted(seeds & score_by_seed.keys())])
+            for score_by_seed in (baseline_by_seed, variant_by_seed)
+        )
+        return baseline_scores, variant_scores
 
 
-def pair_scores(variant_name: str, baseline: Scores, variant: Scores) -> PairedScores:
+def pair_scores(variant_name: str, baseline: Scores, variant: Scores) -> ScorePair:
     """Pair the baseline's and the variant's scores by seed and example.
 
     Seeds that only one of the two has are dropped, unless the two have no seed in common. Raise ScoresError if the
@@ -165,32 +176,35 @@ def pair_scores(variant_name: str, baseline: Scores, variant: Scores) -> PairedS
     if 1 in (len(baseline.weights), len(variant.weights)):
         baseline, variant = baseline.aggregate_per_seed(), variant.aggregate_per_seed()
     _check_same_examples(variant_name, baseline, variant)
-    names = baseline.documents or variant.documents or range(len(baseline.weights))
-    documents = np.unique(names, return_inverse=True)[1]
+    document_names = baseline.documents or variant.documents or range(len(baseline.weights))
+    documents = np.unique(document_names, return_inverse=True)[1]
     is_paired = not {*baseline.seeds, *baseline.lost}.isdisjoint({*variant.seeds, *variant.lost})
-    return PairedScores(baseline, variant, is_paired, documents)
+    return ScorePair(baseline, variant, is_paired, documents)
 
 
 MAX_DECIMALS = 6
 """number of decimals above which scores are not considered rounded"""
 
 
-def find_resolution(*scores: Sequence[float]) -> float:
-    """Return the rounding step of the scores, inferred from their decimals and from ties; 0 if they are not rounded."""
-    steps = [_find_decimal_step(values) for values in scores]
-    pooled = [value for values in scores for value in values]
-    distinct = np.unique(pooled)
-    if not any(steps) and any(value % 1 for value in pooled):
+def infer_resolution(*score_lists: Sequence[float]) -> float:
+    """Return `Scores.resolution`, the rounding step of scores, inferred from their decimals and from ties.
+
+    0 if the scores are not rounded.
+    """
+    decimal_steps = [_infer_decimal_step(scores) for scores in score_lists]
+    pooled_scores = [score for scores in score_lists for score in scores]
+    distinct_scores = np.unique(pooled_scores)
+    if not any(decimal_steps) and any(score % 1 for score in pooled_scores):
         return 0.0
-    has_ties = 1 < len(distinct) < len(pooled)
-    return max([*steps, float(np.diff(distinct).min()) if has_ties else 0.0])
+    has_ties = 1 < len(distinct_scores) < len(pooled_scores)
+    return max([*decimal_steps, float(np.diff(distinct_scores).min()) if has_ties else 0.0])
 
 
-def _find_decimal_step(values: Sequence[float]) -> float:
+def _infer_decimal_step(scores: Sequence[float]) -> float:
     """Return 0.01 for scores with two decimals; 0 for integers, which may be exact, and for many decimals."""
-    texts = [f"{value:.{MAX_DECIMALS + 1}f}".rstrip("0") for value in values]
-    decimals = max((len(text.partition(".")[2]) for text in texts), default=0)
-    return 10.0**-decimals if 0 < decimals <= MAX_DECIMALS else 0.0
+    formatted = [f"{score:.{MAX_DECIMALS + 1}f}".rstrip("0") for score in scores]
+    num_decimals = max((len(number.partition(".")[2]) for number in formatted), default=0)
+    return 10.0**-num_decimals if 0 < num_decimals <= MAX_DECIMALS else 0.0
 
 
 def _check_same_examples(variant_name: str, baseline: Scores, variant: Scores) -> None:
@@ -228,14 +242,14 @@ def _to_float_array(name: str, array_like: object) -> Float[np.ndarray, "..."]:
         raise ScoresError(f"{name} must be an array of numbers: {error}") from error
 
 
-def _find_errors(
+def _find_array_errors(
     seeds: Sequence[int],
     totals: Float[np.ndarray, "..."],
     weights: Float[np.ndarray, "..."],
     example_ids: Sequence[str],
     lost: Sequence[int],
 ) -> list[str]:
-    """Return a message for each error in the arrays of `Scores`."""
+    """Return a message for each error in the arguments of `Scores`: seeds, shapes and values that are not finite."""
     errors = []
     if not seeds and not lost:
         errors.append("no seeds")

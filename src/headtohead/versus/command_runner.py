@@ -1,8 +1,7 @@
-"""Run a single command: start its process, enforce the time limit, capture the output, and read the reported metric."""
+"""Run the command of a single job: start its process, enforce the time limit and capture the output."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import shutil
@@ -11,79 +10,81 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from pydantic import TypeAdapter
+import psutil
 
-from headtohead.atomic_io import compute_sha256, read_jsonl
-from headtohead.audit.result import CheckResult
-from headtohead.errors import HeadToHeadError, RequestError
+from headtohead.errors import RequestError
 from headtohead.experiment.schemas import write_record
-from headtohead.versus.config import VersusConfig, replace_fields
-from headtohead.versus.metric_readers import MetricValue, read_values, reduce_values
-from headtohead.versus.records import LOG_FILE, RECORD_FILE, RUN_FILE, CommandRun, RunStatus
+from headtohead.versus.comparison_folder import ComparisonFolder
+from headtohead.versus.config import VersusConfig, replace_placeholders
+from headtohead.versus.jobs import CommandJob
+from headtohead.versus.outputs.metric_file_state import MetricFileState
+from headtohead.versus.outputs.run_outputs import ProcessResult, ProcessStatus, build_run_record
+from headtohead.versus.records import LOG_FILE, RUN_FILE, CommandRun
+from headtohead.versus.script_files import find_touched_files, list_changed_files
 
-OUTPUT_FOLDER = "out"
-LAST_LINES = 15
-MAX_READ_BYTES = 2**26
-"""bytes at the end of the output in which the metric is looked for"""
-TERMINATION_SECONDS = 5.0
-AUDIT_ADAPTER = TypeAdapter(CheckResult)
-
-
-@dataclass
-class CommandJob:
-    """One pending or running command: a variant with a seed. The state is updated while it runs."""
-
-    variant: str
-    seed: int
-    folder: Path
-    directory: Path
-    """working directory of the command"""
-    state: str = "waiting"
-    start_time: float = 0.0
-    end_time: float = 0.0
-    run: CommandRun | None = None
-    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
-
-    @property
-    def out(self) -> Path:
-        """The folder that replaces {out}."""
-        return self.folder / OUTPUT_FOLDER
-
-    @property
-    def location(self) -> str:
-        return f"{self.variant}/{self.folder.name}"
+TERMINATION_TIMEOUT_SECONDS = 5.0
+CLOCK_TICK_NANOSECONDS = 10_000_000
+"""modification times of files may lie this far before the clock"""
 
 
-def build_environment(config: VersusConfig, job: CommandJob, device: str | None) -> dict[str, str]:
-    """Return a command's environment: this process's, plus the variant's variables, the seed and the output folder."""
-    own = {
-        key: replace_fields(value, {"{seed}": str(job.seed), "{out}": str(job.out), "{variant}": job.variant})
-        for key, value in config.commands[job.variant].env.items()
+def build_command_environment(config: VersusConfig, job: CommandJob, device: str | None) -> dict[str, str]:
+    """Return a command's environment variables: those of this process, of the job and of the variant's settings."""
+    device_variables = {"CUDA_VISIBLE_DEVICES": device} if device is not None else {}
+    job_variables = {
+        "H2H_SEED": str(job.seed),
+        "H2H_OUT": str(job.output_folder),
+        "H2H_VARIANT": job.variant,
+        "PYTHONUNBUFFERED": "1",
     }
-    devices = {"CUDA_VISIBLE_DEVICES": device} if device is not None else {}
-    fixed = {"H2H_SEED": str(job.seed), "H2H_OUT": str(job.out), "H2H_VARIANT": job.variant, "PYTHONUNBUFFERED": "1"}
-    return {**os.environ, **devices, **fixed, **own}
+    configured_variables = {
+        name: replace_placeholders(value, job.placeholder_values)
+        for name, value in config.commands[job.variant].env.items()
+    }
+    return {**os.environ, **device_variables, **job_variables, **configured_variables}
 
 
-def execute(config: VersusConfig, job: CommandJob, stop: threading.Event, device: str | None = None) -> CommandRun:
-    """Run a command until it succeeds or its retries are exhausted, then read its metric and write run.json.
+def run_command(
+    comparison: ComparisonFolder,
+    job: CommandJob,
+    stop_event: threading.Event,
+    *,
+    comparison_start_ns: int,
+    device: str | None = None,
+) -> CommandRun:
+    """Run a job's command until it succeeds or its retries are exhausted, then read its metric and write run.json.
 
-    Every attempt starts with an empty folder. If `stop` is set, terminate the process group and raise InterruptedError.
+    Every attempt starts with an empty folder. Files that other runs wrote since the time `comparison_start_ns` are
+    noticed if this run reads them. If `stop_event` is set, terminate the process group and raise InterruptedError.
     """
+    config = comparison.config
+    arguments = config.commands[job.variant].build_process_arguments(job.placeholder_values, use_shell=config.shell)
+    environment = build_command_environment(config, job, device)
+    metric_file = job.get_metric_file(config)
     for attempt in range(1, config.retries + 2):
         if job.folder.exists():
+            kill_leftover_processes(job.output_folder)
             shutil.rmtree(job.folder)
-        job.out.mkdir(parents=True)
-        arguments = config.commands[job.variant].expand(job.seed, job.out, job.variant, use_shell=config.shell)
-        began = time.monotonic()
-        status, exit_code = _run_process(config, job, arguments, stop, build_environment(config, job, device))
-        seconds = time.monotonic() - began
+        job.output_folder.mkdir(parents=True)
+        metric_file_state = MetricFileState.read(metric_file) if metric_file is not None else None
+        changed_files = list_changed_files(comparison.record.files.get(job.variant, {}), job.working_directory)
+        start_time = time.monotonic()
+        run_start_ns = time.time_ns() - CLOCK_TICK_NANOSECONDS
+        status, exit_code = _run_process(config, job, arguments, stop_event, environment)
+        seconds = time.monotonic() - start_time
         if status == "finished" or attempt > config.retries:
             break
-    run = _read_run(config, job, arguments, status, exit_code, seconds, attempt)
+    touched_files = find_touched_files(
+        job.working_directory,
+        comparison_start_ns=comparison_start_ns,
+        run_start_ns=run_start_ns,
+        excluded_folder=comparison.path.resolve(),
+    )
+    result = ProcessResult(
+        arguments, status, exit_code, seconds, attempt, changed_files, touched_files, metric_file_state
+    )
+    run = build_run_record(config, job, result)
     write_record(job.folder / RUN_FILE, run, fsync=True, with_checksum=True)
     return run
 
@@ -92,15 +93,15 @@ def _run_process(
     config: VersusConfig,
     job: CommandJob,
     arguments: tuple[str, ...],
-    stop: threading.Event,
+    stop_event: threading.Event,
     environment: Mapping[str, str],
-) -> tuple[RunStatus, int | None]:
-    """Run the process in its own process group, with its output redirected to output.log. Return how it ended."""
+) -> tuple[ProcessStatus, int | None]:
+    """Run a command in its own process group with its output in output.log; return its status and exit code."""
     with (job.folder / LOG_FILE).open("wb") as log:
         try:
-            job.process = subprocess.Popen(
+            process = subprocess.Popen(
                 arguments,
-                cwd=job.directory,
+                cwd=job.working_directory,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -112,123 +113,39 @@ def _run_process(
         deadline = time.monotonic() + config.timeout if config.timeout else math.inf
         while True:
             try:
-                code = job.process.wait(timeout=0.05)
-                return ("finished" if code == 0 else "failed"), code
+                exit_code = process.wait(timeout=0.05)
+                return ("finished" if exit_code == 0 else "failed"), exit_code
             except subprocess.TimeoutExpired:
-                if stop.is_set():
-                    end_process_group(job.process)
-                    raise InterruptedError(job.location) from None
+                if stop_event.is_set():
+                    terminate_process_group(process)
+                    raise InterruptedError(job.run_name) from None
                 if time.monotonic() > deadline:
-                    end_process_group(job.process)
+                    terminate_process_group(process)
                     return "timeout", None
 
 
-def end_process_group(process: subprocess.Popen[bytes]) -> None:
-    """Terminate a process and its children, and kill them if they do not exit."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
+def terminate_process_group(process: subprocess.Popen[bytes]) -> None:
+    """Terminate a command's process and its children, and kill them if they do not exit."""
+    for signal_number in (signal.SIGTERM, signal.SIGKILL):
         try:
-            os.killpg(process.pid, number)
+            os.killpg(process.pid, signal_number)
         except ProcessLookupError:
             return
         try:
-            process.wait(timeout=TERMINATION_SECONDS)
+            process.wait(timeout=TERMINATION_TIMEOUT_SECONDS)
             return
         except subprocess.TimeoutExpired:
             continue
 
 
-def read_output_text(path: Path) -> str:
-    """Return the end of the captured output as text."""
-    with path.open("rb") as log:
-        log.seek(max(0, path.stat().st_size - MAX_READ_BYTES))
-        return log.read().decode(errors="replace").replace("\r", "\n")
-
-
-def read_metric(config: VersusConfig, job: CommandJob) -> tuple[list[MetricValue], float]:
-    """Return all reported metric values and the one that is compared. Raise RequestError if there is none."""
-    metric = config.metric
-    output = read_output_text(job.folder / LOG_FILE)
-    source = None
-    if metric.source is not None:
-        fields = {"{seed}": str(job.seed), "{out}": str(job.out), "{variant}": job.variant}
-        source = job.directory / replace_fields(metric.source, fields)
-    values = read_recorded_values(job.out, metric.name) or read_values(metric, metric.name, output, source)
-    if not values:
-        place = source or "the output"
-        raise RequestError(f"the metric {metric.name!r} does not appear in {place}")
-    selection = read_values(metric, metric.best_by, output, source) if metric.best_by else None
-    return values, reduce_values(values, metric, selection)
-
-
-def read_recorded_values(out: Path, name: str) -> list[MetricValue]:
-    """Return the values that the script logged with `headtohead.record()`."""
-    lines = read_jsonl(out / RECORD_FILE) if (out / RECORD_FILE).is_file() else []
-    return [
-        MetricValue(int(line["step"]), math.nan if line["metrics"][name] is None else float(line["metrics"][name]))
-        for line in lines
-        if line.get("event") == "log" and name in line.get("metrics", {})
-    ]
-
-
-def _read_run(
-    config: VersusConfig,
-    job: CommandJob,
-    arguments: tuple[str, ...],
-    status: RunStatus,
-    exit_code: int | None,
-    seconds: float,
-    attempts: int,
-) -> CommandRun:
-    """Return the record of a run that has ended. A run without a finite metric is kept, along with the reason."""
-    values: list[MetricValue] = []
-    value, message = math.nan, ""
-    if status == "finished":
+def kill_leftover_processes(output_folder: Path) -> None:
+    """Kill the processes of an earlier attempt that outlived `h2h versus`: they would write to this run's folder."""
+    leftover_processes = []
+    for process in psutil.process_iter():
         try:
-            values, value = read_metric(config, job)
-        except HeadToHeadError as error:
-            status, message = "no metric", str(error)
-        else:
-            if not math.isfinite(value):
-                status, message = "not finite", f"{config.metric.name} is {value}"
-    elif status == "timeout":
-        message = f"ended after {config.timeout:g} s, the time limit"
-    else:
-        message = f"exit code {exit_code}"
-    if status in ("failed", "timeout", "no metric"):
-        last_lines = read_output_text(job.folder / LOG_FILE).rstrip().splitlines()[-LAST_LINES:]
-        message += "; the last lines of its output:\n" + "\n".join(last_lines) if last_lines else "; no output"
-    evidence = read_recorded_evidence(job.out)
-    return CommandRun(
-        variant=job.variant,
-        seed=job.seed,
-        arguments=list(arguments),
-        status=status,
-        exit_code=exit_code,
-        seconds=round(seconds, 3),
-        attempts=attempts,
-        value=value if math.isfinite(value) else math.nan,
-        curve=[(item.step, item.value if math.isfinite(item.value) else None) for item in values],
-        log_digest=compute_sha256(job.folder / LOG_FILE),
-        start_digest=evidence.start_digest,
-        batch_digest=evidence.batch_digest,
-        audits=evidence.audits,
-        message=message,
-    )
-
-
-@dataclass(frozen=True)
-class RecordedEvidence:
-    """What the script recorded about its initial weights, batches and trained model; empty if it recorded nothing."""
-
-    start_digest: str
-    batch_digest: str
-    audits: list[CheckResult]
-
-
-def read_recorded_evidence(out: Path) -> RecordedEvidence:
-    """Return what the script recorded with `headtohead.record()`."""
-    lines = read_jsonl(out / RECORD_FILE) if (out / RECORD_FILE).is_file() else []
-    start = next((str(line["digest"]) for line in lines if line.get("event") == "start"), "")
-    batches = [str(line["digest"]) for line in lines if line.get("event") == "batch"]
-    audits = [AUDIT_ADAPTER.validate_python(line["result"]) for line in lines if line.get("event") == "audit"]
-    return RecordedEvidence(start, hashlib.sha256("".join(batches).encode()).hexdigest() if batches else "", audits)
+            if process.environ().get("H2H_OUT") == str(output_folder):
+                process.kill()
+                leftover_processes.append(process)
+        except (psutil.Error, OSError):
+            continue
+    psutil.wait_procs(leftover_processes, timeout=TERMINATION_TIMEOUT_SECONDS)

@@ -1,4 +1,4 @@
-"""Comparison files (`h2h versus comparison.toml`), and the equivalent settings built from the command line."""
+"""Settings of a comparison: the keys of comparison files (`h2h versus comparison.toml`), which command lines map to."""
 
 from __future__ import annotations
 
@@ -14,104 +14,144 @@ from headtohead.config.base import FOLDER_NAME_PATTERN, FOLDER_NAME_RULE, BaseCo
 from headtohead.config.experiment import BASELINE
 from headtohead.config.toml import MAX_FILE_BYTES, parse_toml
 from headtohead.errors import ConfigError, RequestError, ValidationIssue
-from headtohead.verdict.rule import MetricName
+from headtohead.verdict.metric import MetricName
 
-Goal = Literal["lower", "higher"]
-Reduction = Literal["last", "best", "mean"]
-LOWER_IS_BETTER = re.compile(r"loss|perplexity|ppl|err|nll|bpb|bpc|bits|wer|cer|mse|mae|time|seconds", re.IGNORECASE)
-HIGHER_IS_BETTER = re.compile(r"acc|score|f1|bleu|rouge|auc|precision|recall|reward|r2|mcc", re.IGNORECASE)
-SEED_FIELD, OUT_FIELD, VARIANT_FIELD = "{seed}", "{out}", "{variant}"
+Direction = Literal["minimize", "maximize"]
+Aggregation = Literal["last", "best", "mean"]
+MINIMIZED_METRIC_WORD = re.compile(
+    r"([a-z]*(loss|losses|perplexity|error)|ppl|errors|err|nll|bits|bpb|bpc|wer|cer|r?mse|mae|time|seconds|latency)\d*"
+)
+MAXIMIZED_METRIC_WORD = re.compile(
+    r"([a-z]*(accuracy|score)|acc|f1|bleu|rouge|auc|auroc|precision|recall|reward|return|r2|mcc)\d*"
+)
+"""words in a metric's name that tell its direction"""
+SEED_PLACEHOLDER = "{seed}"
+OUT_PLACEHOLDER = "{out}"
+VARIANT_PLACEHOLDER = "{variant}"
 SHELL = ("/bin/sh", "-c")
 
 
 class MetricConfig(BaseConfig):
-    """Which number of a run is compared, and where it is read."""
+    """Which metric is compared, where each run reports it, and how its values become one score per run."""
 
     name: str = Field(min_length=1)
     """name of the metric, as the script writes it"""
-    goal: Goal | None = None
-    """whether lower or higher values are better; inferred from names such as val_loss or accuracy"""
-    source: str | None = None
-    """file or folder with the metric: .json, .jsonl, .csv, TensorBoard or W&B folder; {out} and {seed} are replaced.
-    Without it, the metric is read from the output of the command."""
+    direction: Direction | None = None
+    """whether lower values are better (minimize) or higher ones (maximize); inferred from names such as val_loss"""
+    file: str | None = None
+    """file with the metric (.json, .jsonl or .csv), or folder with TensorBoard, W&B or trackio logs. {seed}, {out} and
+    {variant} are replaced. By default, the metric is read from the command's output."""
     pattern: str | None = None
-    """regular expression with one group, which matches the value in the output"""
-    reduction: Reduction = "last"
-    """last value, best value, or mean of the last `window` values"""
+    """regular expression that finds the metric in the command's output; its only capturing group matches the value"""
+    aggregate: Aggregation = "last"
+    """what is compared if a run reports several values: the last, the best, or the mean of the last `window`"""
     window: SmallCount = 5
-    """number of values for reduction = "mean" """
-    best_by: str | None = None
-    """reduction = "best": another metric of the script whose best value selects the step"""
-    examples: str | None = None
-    """file with scores per example: .csv or .jsonl with example, score, optionally weight and document"""
+    """aggregate = "mean": number of values that are averaged"""
+    metric_for_best_step: str | None = None
+    """aggregate = "best": a second metric of the script, such as val_loss, whose best value selects the step"""
+    example_scores: str | None = None
+    """file with one score per example (.csv or .jsonl): columns example and score, optionally weight and document"""
 
     @field_validator("pattern")
     @classmethod
     def _check_pattern(cls, pattern: str | None) -> str | None:
-        """Raise ValueError unless the pattern is a regular expression with exactly one group."""
+        """Raise ValueError unless the pattern is a regular expression with exactly one capturing group."""
         if pattern is not None:
             try:
-                groups = re.compile(pattern).groups
+                num_groups = re.compile(pattern).groups
             except re.error as error:
                 raise ValueError(f"is not a regular expression: {error}") from None
-            if groups != 1:
-                raise ValueError(f"needs exactly one group for the value, has {groups}")
+            if num_groups != 1:
+                raise ValueError(f"needs exactly one capturing group, which matches the value; has {num_groups}")
         return pattern
 
+    @field_validator("example_scores")
+    @classmethod
+    def _check_example_scores(cls, example_scores: str | None) -> str | None:
+        """Raise ValueError if runs would write their scores outside of their folders, over those of other runs."""
+        if example_scores is not None and OUT_PLACEHOLDER not in example_scores:
+            raise ValueError(f"{example_scores} needs {OUT_PLACEHOLDER}, so that every run writes its own file")
+        return example_scores
+
     @model_validator(mode="after")
-    def _check_goal(self) -> MetricConfig:
-        if self.goal is None and infer_goal(self.name) is None:
-            raise ValueError(f"goal is needed: are lower or higher values of {self.name!r} better?")
+    def _check_direction(self) -> MetricConfig:
+        """Raise ValueError if it is unknown which values are better, or if a metric selects a step that is not used."""
+        if self.metric_for_best_step is not None and self.aggregate != "best":
+            raise ValueError(f'metric_for_best_step needs aggregate = "best", got {self.aggregate!r}')
+        if self.direction is None and infer_direction(self.name) is None:
+            raise ValueError(
+                f"direction is needed: minimize if lower values of {self.name!r} are better, otherwise maximize"
+            )
         return self
 
     @property
-    def is_lower_better(self) -> bool:
-        return (self.goal or infer_goal(self.name)) == "lower"
+    def lower_is_better(self) -> bool:
+        return (self.direction or infer_direction(self.name)) == "minimize"
 
     @property
-    def kind(self) -> MetricName:
-        """The metric used for the verdict: relative changes for perplexity, differences otherwise."""
-        if re.search(r"perplexity|ppl", self.name, re.IGNORECASE) and self.is_lower_better:
+    def is_file_shared_by_runs(self) -> bool:
+        """Whether several runs write the metric to the same file or folder."""
+        if self.file is None or OUT_PLACEHOLDER in self.file:
+            return False
+        return SEED_PLACEHOLDER not in self.file or VARIANT_PLACEHOLDER not in self.file
+
+    @property
+    def verdict_metric(self) -> MetricName:
+        """The kind of metric that the verdict needs: changes of a perplexity are relative, all others differences."""
+        words = split_metric_name(self.name)
+        if self.lower_is_better and {"perplexity", "ppl"} & set(words) and "log" not in words:
             return "perplexity"
-        return "loss" if self.is_lower_better else "score"
+        return "loss" if self.lower_is_better else "score"
 
 
-def infer_goal(name: str) -> Goal | None:
-    """Infer from a metric's name whether lower or higher values are better; return None if the name does not tell."""
-    if LOWER_IS_BETTER.search(name):
-        return "lower"
-    return "higher" if HIGHER_IS_BETTER.search(name) else None
+def split_metric_name(name: str) -> list[str]:
+    """Return the words of a metric's name in lower case: `eval/topAcc_loss` consists of eval, top, acc and loss."""
+    return re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", re.sub(r"[^A-Za-z0-9]+", " ", name)).lower().split()
+
+
+def infer_direction(name: str) -> Direction | None:
+    """Infer from a metric's name whether lower or higher values are better.
+
+    Return None if no word of the name tells, or if its words contradict each other, as in acc_loss.
+    """
+    words = split_metric_name(name)
+    is_minimized = any(map(MINIMIZED_METRIC_WORD.fullmatch, words))
+    is_maximized = any(map(MAXIMIZED_METRIC_WORD.fullmatch, words))
+    return None if is_minimized == is_maximized else "minimize" if is_minimized else "maximize"
 
 
 class CommandConfig(BaseConfig):
-    """One side of a comparison: a command, optionally in a git revision."""
+    """The command of the baseline or of a variant, optionally in a git revision."""
 
     command: str | tuple[str, ...]
     """command line; {seed}, {out} and {variant} are replaced"""
     revision: str | None = None
     """git revision to run it in; "." is the working tree with its uncommitted changes"""
     env: dict[str, str] = Field(default_factory=dict)
-    """environment variables"""
+    """environment variables; {seed}, {out} and {variant} are replaced"""
 
-    def expand(self, seed: int, out: Path, variant: str, *, use_shell: bool) -> tuple[str, ...]:
-        """Return the process arguments for one run."""
-        fields = {SEED_FIELD: str(seed), OUT_FIELD: str(out), VARIANT_FIELD: variant}
+    def build_process_arguments(self, placeholder_values: Mapping[str, str], *, use_shell: bool) -> tuple[str, ...]:
+        """Return the arguments of a run's process, with {seed}, {out} and {variant} replaced."""
         if use_shell:
-            line = self.command if isinstance(self.command, str) else shlex.join(self.command)
-            return (*SHELL, replace_fields(line, {key: shlex.quote(value) for key, value in fields.items()}))
-        words = shlex.split(self.command) if isinstance(self.command, str) else self.command
-        return tuple(replace_fields(word, fields) for word in words)
+            quoted_values = {placeholder: shlex.quote(value) for placeholder, value in placeholder_values.items()}
+            return (*SHELL, replace_placeholders(self.command_line, quoted_values))
+        return tuple(replace_placeholders(word, placeholder_values) for word in self.command_words)
 
     @property
-    def text(self) -> str:
-        """The command line as text."""
+    def command_words(self) -> tuple[str, ...]:
+        """The command line, split into words as a shell does."""
+        return tuple(shlex.split(self.command)) if isinstance(self.command, str) else self.command
+
+    @property
+    def command_line(self) -> str:
+        """The command as a user would type it."""
         return self.command if isinstance(self.command, str) else shlex.join(self.command)
 
 
-def replace_fields(text: str, fields: Mapping[str, str]) -> str:
-    """Replace {seed}, {out} and {variant}; any other braces are left unchanged."""
-    for field, value in fields.items():
-        text = text.replace(field, value)
+def replace_placeholders(text: str, placeholder_values: Mapping[str, str]) -> str:
+    """Replace {seed}, {out} and {variant} in a command or path; other braces do not change."""
+    for placeholder, value in placeholder_values.items():
+        text = text.replace(placeholder, value)
     return text
 
 
@@ -121,31 +161,35 @@ class VersusConfig(BaseConfig):
     question: str = ""
     """the question that the comparison answers"""
     metric: MetricConfig
-    """what is compared"""
+    """the metric that is compared"""
     baseline: CommandConfig
     """the command that the variants are compared with"""
     variants: dict[str, CommandConfig] = Field(min_length=1)
-    """name = command"""
+    """command of each variant, by name"""
     seeds: SmallCount = 5
     """seeds per variant"""
     first_seed: Annotated[int, Field(ge=0)] = 0
     """the first seed"""
     equivalence_margin: Annotated[float, Field(ge=0)] = 0.0
-    """smaller changes count as no practical difference: relative for perplexity, in units of the metric otherwise"""
+    """changes within this margin are no practical difference: relative for perplexity, else in the metric's units"""
     shell: bool = False
     """run the commands with /bin/sh"""
     timeout: Annotated[float, Field(gt=0)] | None = None
     """seconds after which a run is ended and counts as failed"""
     retries: Annotated[int, Field(ge=0, le=100)] = 0
-    """how often a run that fails with an exit code is repeated"""
-    repeat: bool = True
+    """how often a run is started again if it fails with an exit code"""
+    check_determinism: bool = True
     """run the baseline's first seed twice, to see whether equal seeds give equal values"""
-    is_noise: bool = False
-    """the same command on both sides, with disjoint seeds"""
+    unseeded: bool = False
+    """the commands take no {seed}, because every run draws its own; runs are then compared without pairing"""
+    links: tuple[str, ...] = ()
+    """files and folders that git does not track, such as data sets: linked into the worktree of each revision"""
+    is_aa_test: bool = False
+    """baseline and variant are the same command, run with disjoint seeds, to estimate its noise (an A/A test)"""
 
     @field_validator("variants")
     @classmethod
-    def _check_names(cls, variants: dict[str, CommandConfig]) -> dict[str, CommandConfig]:
+    def _check_variant_names(cls, variants: dict[str, CommandConfig]) -> dict[str, CommandConfig]:
         """Raise ValueError for names that are reserved or are not valid folder names."""
         for name in variants:
             if not FOLDER_NAME_PATTERN.fullmatch(name):
@@ -157,20 +201,23 @@ class VersusConfig(BaseConfig):
     @model_validator(mode="after")
     def _check_commands(self) -> VersusConfig:
         """Raise ValueError for commands that are empty, cannot be split, or do not use the seed."""
-        errors = []
+        errors, without_seed = [], []
         for name, variant in self.commands.items():
             try:
-                words = shlex.split(variant.text)
+                words = shlex.split(variant.command_line)
             except ValueError as error:
                 errors.append(f"{name}: the command cannot be split into words: {error}")
                 continue
             if not words:
                 errors.append(f"{name}: the command is empty")
-            elif not uses_seed(variant):
-                errors.append(
-                    f"{name}: the command has no {SEED_FIELD}; add it, for example `--seed {SEED_FIELD}`, or set an "
-                    f'environment variable that the script reads: env.SEED = "{SEED_FIELD}"'
-                )
+            elif not self.unseeded and not uses_seed(variant):
+                without_seed.append(name)
+        if without_seed:
+            errors.append(
+                f"{', '.join(without_seed)}: the command has no {SEED_PLACEHOLDER}; add it, for example "
+                f"`--seed {SEED_PLACEHOLDER}`, or pass it in an environment variable that the script reads: "
+                f"--env SEED={SEED_PLACEHOLDER}. If the script sets no seed, so that every run is different: --unseeded"
+            )
         if errors:
             raise ValueError("; ".join(errors))
         return self
@@ -180,50 +227,70 @@ class VersusConfig(BaseConfig):
         """The commands of the baseline and all variants, keyed by name."""
         return {BASELINE: self.baseline, **self.variants}
 
+    @property
+    def is_paired(self) -> bool:
+        """Whether baseline and variants run with the same seeds. Those of an A/A test and of unseeded runs do not."""
+        return not self.is_aa_test and not self.unseeded
+
     def list_seeds(self, variant: str) -> range:
-        """Return a variant's seeds. In a noise measurement, the two sides have disjoint seeds."""
-        offset = self.seeds if self.is_noise and variant != BASELINE else 0
-        return range(self.first_seed + offset, self.first_seed + offset + self.seeds)
+        """Return the seeds of the baseline or a variant. Without pairing, no two of them have a seed in common."""
+        if self.is_paired:
+            return range(self.first_seed, self.first_seed + self.seeds)
+        first, step = self.first_seed + list(self.commands).index(variant), len(self.commands)
+        return range(first, first + self.seeds * step, step)
 
-    def list_runs(self) -> list[tuple[str, int]]:
-        """Return the variant and seed of every run, interleaved so that slow drift affects all variants equally."""
-        return [(name, self.list_seeds(name)[index]) for index in range(self.seeds) for name in self.commands]
+    def list_planned_runs(self) -> list[tuple[str, int]]:
+        """Return the variant and seed of every planned run, in the order in which they start.
+
+        Baseline and variants take turns, and every second seed reverses their order, so that a drift, such as that of a
+        machine that gets slower, affects all of them equally.
+        """
+        planned_runs = []
+        for index in range(self.seeds):
+            names = list(self.commands) if index % 2 == 0 else reversed(self.commands)
+            planned_runs += [(name, self.list_seeds(name)[index]) for name in names]
+        return planned_runs
 
 
-def uses_seed(variant: CommandConfig) -> bool:
-    """Return whether the command or its environment refers to the seed."""
-    return SEED_FIELD in variant.text or any(SEED_FIELD in value for value in variant.env.values())
+def uses_seed(command: CommandConfig) -> bool:
+    """Return whether a command or its environment contains {seed}."""
+    return SEED_PLACEHOLDER in command.command_line or any(SEED_PLACEHOLDER in value for value in command.env.values())
 
 
 def read_comparison_file(path: Path) -> dict[str, Any]:
-    """Return a comparison file's content as plain values."""
+    """Return a comparison file's settings, not yet validated."""
     try:
-        raw = path.read_bytes()
-        if len(raw) > MAX_FILE_BYTES:
-            raise ValueError(f"has {len(raw):,} bytes, the limit is {MAX_FILE_BYTES:,}")
-        return parse_toml(raw.decode())
+        content = path.read_bytes()
+        if len(content) > MAX_FILE_BYTES:
+            raise ValueError(f"has {len(content):,} bytes, the limit is {MAX_FILE_BYTES:,}")
+        return parse_toml(content.decode())
     except OSError as error:
         raise RequestError(f"{path}: {error.strerror}") from None
     except ValueError as error:
         raise ConfigError(str(path), [ValidationIssue("the file", str(error))]) from None
 
 
-def build_comparison(values: Mapping[str, Any], source: str) -> VersusConfig:
-    """Validate a comparison. Raise a ConfigError that lists every error."""
-    values = dict(values)
-    if isinstance(values.get("metric"), str):
-        values["metric"] = {"name": values["metric"]}
-    if isinstance(values.get("baseline"), str | list):
-        values["baseline"] = {"command": values["baseline"]}
-    if isinstance(variants := values.get("variants"), dict):
-        values["variants"] = {
+def build_comparison_config(settings: Mapping[str, Any], origin: str) -> VersusConfig:
+    """Validate the settings of a comparison, in which a metric may be a name and a variant a command.
+
+    Raise a ConfigError that lists every error. `origin` is the file or command that the error message names.
+    """
+    settings = dict(settings)
+    if isinstance(settings.get("metric"), str):
+        settings["metric"] = {"name": settings["metric"]}
+    if isinstance(settings.get("baseline"), str | list):
+        settings["baseline"] = {"command": settings["baseline"]}
+    if isinstance(variants := settings.get("variants"), dict):
+        settings["variants"] = {
             name: variant if isinstance(variant, dict) else {"command": variant} for name, variant in variants.items()
         }
     try:
-        return VersusConfig.model_validate(values)
+        return VersusConfig.model_validate(settings)
     except ValidationError as error:
         issues = [
-            ValidationIssue(".".join(map(str, item["loc"])) or "the file", item["msg"].removeprefix("Value error, "))
+            ValidationIssue(
+                ".".join(map(str, item["loc"])) or "the comparison", item["msg"].removeprefix("Value error, ")
+            )
             for item in error.errors(include_url=False)
         ]
-        raise ConfigError(source, issues) from None
+        raise ConfigError(origin, issues) from None

@@ -8,7 +8,6 @@ nor verdicts are shown, so that a program cannot stop at a favorable interim res
 from __future__ import annotations
 
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from functools import wraps
@@ -17,11 +16,18 @@ from typing import Literal, ParamSpec, TypeVar
 
 from pydantic import BaseModel
 
+from headtohead.child_process import PYTHON_COMMAND
 from headtohead.errors import FolderLockedError, HeadToHeadError, MissingExtraError, RequestError
 from headtohead.experiment.run_folder import lock_folder
-from headtohead.versus.comparison import ComparisonFolder, is_comparison, open_comparison
-from headtohead.versus.config import VersusConfig, build_comparison, read_comparison_file
-from headtohead.versus.findings import write_findings
+from headtohead.versus.comparison_folder import (
+    ComparisonFolder,
+    create_comparison_folder,
+    is_comparison_folder,
+    open_comparison_folder,
+)
+from headtohead.versus.config import Direction, VersusConfig, build_comparison_config, read_comparison_file
+from headtohead.versus.findings.compute import write_findings
+from headtohead.versus.run_comparison import explain_skipped_runs
 
 try:
     from mcp.server import MCPServer
@@ -33,9 +39,10 @@ INSTRUCTIONS = (
     "Compare training scripts over several seeds. Write a comparison file, plan it, run it, watch it until its state "
     "is finished, then judge it. Decide on the number of seeds before the first run."
 )
+ERROR_PREFIX = "h2h: error: "
 P = ParamSpec("P")
 R = TypeVar("R")
-State = Literal["running", "interrupted", "finished"]
+ComparisonState = Literal["running", "interrupted", "finished"]
 
 
 class Plan(BaseModel):
@@ -43,22 +50,26 @@ class Plan(BaseModel):
 
     name: str
     metric: str
-    goal: Literal["lower", "higher"]
+    direction: Direction
     seeds: int
     runs: int
-    """processes that will be started, ended ones included"""
+    """number of planned runs, those that have ended included"""
     commands: dict[str, str]
 
 
 class Progress(BaseModel):
-    """How far a comparison is. It contains no scores."""
+    """The progress of a comparison. It contains no scores."""
 
     name: str
-    state: State
+    state: ComparisonState
     ended: int
+    """number of runs that have ended"""
     runs: int
+    """number of planned runs"""
     failures: dict[str, str]
-    """run: why it has no value"""
+    """why a run has no value, or why the remaining runs of a variant are skipped; keyed by run or variant"""
+    error: str = ""
+    """why the comparison ended before all of its runs did"""
 
 
 class VerdictSummary(BaseModel):
@@ -69,124 +80,151 @@ class VerdictSummary(BaseModel):
     summary: str
 
 
-class Judgement(BaseModel):
+class Judgment(BaseModel):
     """The verdicts of a finished comparison; none before all planned runs have ended."""
 
     name: str
-    state: State
+    state: ComparisonState
     verdicts: list[VerdictSummary]
+    warnings: list[str] = []
+    """possible flaws of the comparison, and what to check"""
     message: str = ""
+    """why there are no verdicts yet"""
 
 
-def read_config(file: str) -> VersusConfig:
+def read_comparison_config(file: str) -> VersusConfig:
     """Read and validate a comparison file."""
-    return build_comparison(read_comparison_file(Path(file)), file)
+    return build_comparison_config(read_comparison_file(Path(file)), file)
 
 
-def plan(file: str) -> Plan:
+def plan_comparison(file: str) -> Plan:
     """Validate a comparison file (TOML) and return the runs it describes. Nothing is run."""
-    config = read_config(file)
+    config = read_comparison_config(file)
     return Plan(
         name=Path(file).stem,
         metric=config.metric.name,
-        goal="lower" if config.metric.is_lower_better else "higher",
+        direction="minimize" if config.metric.lower_is_better else "maximize",
         seeds=config.seeds,
-        runs=len(config.list_runs()),
-        commands={name: command.text for name, command in config.commands.items()},
+        runs=len(config.list_planned_runs()),
+        commands={name: command.command_line for name, command in config.commands.items()},
     )
 
 
 class ComparisonTools:
-    """The tools that work in a folder of comparisons."""
+    """The tools of the server that start, watch and judge comparisons in the folder `root`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def list_comparisons(self) -> list[Progress]:
         """List the comparisons in the folder with their progress."""
         folders = sorted(self.root.iterdir()) if self.root.is_dir() else []
-        return [self.watch(folder.name) for folder in folders if is_comparison(folder)]
+        return [self.read_progress(folder.name) for folder in folders if is_comparison_folder(folder)]
 
-    def run(self, file: str) -> str:
+    def start_comparison(self, file: str) -> str:
         """Start or continue the comparison of a file in the background. Watch it with the returned name."""
-        read_config(file)
-        name = Path(file).stem
-        if is_comparison(self.root / name) and is_running(self.root / name):
+        config, name = read_comparison_config(file), Path(file).stem
+        if self._is_running(name):
             raise RequestError(f"{name} is running already")
         self.root.mkdir(parents=True, exist_ok=True)
+        # Planned here and not only by the process, so that `judge` cannot return the verdict of an earlier plan.
+        with lock_folder(self.root / name):
+            create_comparison_folder(self.root / name, config, Path.cwd(), resume=True)
         with (self.root / f"{name}.log").open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "headtohead.cli", "versus", file, "--out", str(self.root / name), "--resume"],
+                [*PYTHON_COMMAND, "-m", "headtohead.cli", "versus", file, "--out", str(self.root / name), "--resume"],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
+        self.processes[name] = process
         threading.Thread(target=process.wait, daemon=True).start()  # collects its exit code
         return name
 
-    def watch(self, name: str) -> Progress:
-        """Return how many runs of a comparison have ended, and which of them have no value."""
-        comparison = self._open(name)
-        runs = [run for by_seed in comparison.read_runs().values() for run in by_seed.values()]
-        planned = len(comparison.config.list_runs())
-        is_finished = len(runs) == planned
-        state: State = "running" if is_running(comparison.path) else "finished" if is_finished else "interrupted"
-        failures = {f"{run.variant}/seed-{run.seed}": run.message for run in runs if not run.is_counted}
-        return Progress(name=name, state=state, ended=len(runs), runs=planned, failures=failures)
+    def read_progress(self, name: str) -> Progress:
+        """Return the number of runs of a comparison that have ended, and which of them have no value."""
+        comparison = self._open_comparison(name)
+        runs_by_variant = comparison.read_runs()
+        runs = [run for runs_by_seed in runs_by_variant.values() for run in runs_by_seed.values()]
+        num_planned = len(comparison.config.list_planned_runs())
+        is_finished = len(runs) == num_planned
+        state: ComparisonState = "running" if self._is_running(name) else "finished" if is_finished else "interrupted"
+        failures = {f"{run.variant}/seed-{run.seed}": run.message for run in runs if not run.has_finite_value}
+        failures |= {
+            variant: f"stopped: {reason}"
+            for variant, runs_by_seed in runs_by_variant.items()
+            if state == "interrupted" and (reason := explain_skipped_runs(runs_by_seed.values()))
+        }
+        error = self._read_error_message(name) if state == "interrupted" else ""
+        return Progress(name=name, state=state, ended=len(runs), runs=num_planned, failures=failures, error=error)
 
-    def judge(self, name: str) -> Judgement:
+    def judge_comparison(self, name: str) -> Judgment:
         """Return the verdicts of a comparison whose planned runs have all ended."""
-        progress = self.watch(name)
+        progress = self.read_progress(name)
         if progress.state != "finished":
             message = (
                 f"{progress.ended} of {progress.runs} planned runs have ended; there is no verdict before all have"
             )
-            return Judgement(name=name, state=progress.state, verdicts=[], message=message)
-        findings = write_findings(self._open(name))
-        verdicts = [
-            VerdictSummary(variant=verdict.variant, outcome=verdict.outcome, summary=verdict.summary)
-            for verdict in findings.verdicts
-        ]
-        return Judgement(name=name, state=progress.state, verdicts=verdicts)
+            return Judgment(name=name, state=progress.state, verdicts=[], message=message)
+        findings = write_findings(self._open_comparison(name))
+        return Judgment(
+            name=name,
+            state=progress.state,
+            verdicts=[
+                VerdictSummary(variant=verdict.variant, outcome=verdict.outcome, summary=verdict.summary)
+                for verdict in findings.verdicts
+            ],
+            warnings=[f"{warning.kind}: {warning.message} {warning.advice}" for warning in findings.warnings],
+        )
 
-    def _open(self, name: str) -> ComparisonFolder:
+    def _open_comparison(self, name: str) -> ComparisonFolder:
+        """Open the comparison with a name that a client sent, which must not be a path."""
         folder = self.root / name
-        if Path(name).name != name or not is_comparison(folder):
-            known = ", ".join(path.name for path in self.root.glob("*") if is_comparison(path))
-            raise RequestError(f"no comparison {name!r}; known: {known or 'none'}")
-        return open_comparison(folder)
+        if Path(name).name != name or not is_comparison_folder(folder):
+            known_names = ", ".join(path.name for path in self.root.glob("*") if is_comparison_folder(path))
+            raise RequestError(f"no comparison {name!r}; known: {known_names or 'none'}")
+        return open_comparison_folder(folder)
 
-
-def is_running(folder: Path) -> bool:
-    """Return whether a process is working in a comparison's folder."""
-    try:
-        with lock_folder(folder):
+    def _is_running(self, name: str) -> bool:
+        """Return whether this server, or a different process, is running a comparison."""
+        if name in self.processes and self.processes[name].poll() is None:
+            return True
+        if not is_comparison_folder(self.root / name):
             return False
-    except FolderLockedError:
-        return True
+        try:
+            with lock_folder(self.root / name):
+                return False
+        except FolderLockedError:
+            return True
+
+    def _read_error_message(self, name: str) -> str:
+        """Return the error message with which this server's last process for a comparison ended, or ""."""
+        log = self.root / f"{name}.log"
+        return log.read_text(errors="replace").partition(ERROR_PREFIX)[2].strip() if name in self.processes else ""
 
 
-def report_errors(function: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a function so that this package's errors are passed on to the client."""
+def report_errors_to_client(function: Callable[P, R]) -> Callable[P, R]:
+    """Wrap a tool so that the client receives the message of this package's errors."""
 
     @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+    def call_tool(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
         except HeadToHeadError as error:
             raise ToolError(str(error)) from None
 
-    return call
+    return call_tool
 
 
 def build_server(root: Path) -> MCPServer:
     """Return the server with its five tools. Comparisons run in folders below `root`."""
     tools = ComparisonTools(root)
     server = MCPServer("headtohead", instructions=INSTRUCTIONS)
-    server.tool("list")(report_errors(tools.list_comparisons))
-    server.tool("plan")(report_errors(plan))
-    server.tool("run")(report_errors(tools.run))
-    server.tool("watch")(report_errors(tools.watch))
-    server.tool("judge")(report_errors(tools.judge))
+    server.tool("list")(report_errors_to_client(tools.list_comparisons))
+    server.tool("plan")(report_errors_to_client(plan_comparison))
+    server.tool("run")(report_errors_to_client(tools.start_comparison))
+    server.tool("watch")(report_errors_to_client(tools.read_progress))
+    server.tool("judge")(report_errors_to_client(tools.judge_comparison))
     return server

@@ -5,8 +5,8 @@
     for step in range(steps):
         rows = pair.draw_rows(step, num_rows, batch_size)  # batches by (seed, step)
 
-With a single random stream, an additional layer would shift all later draws, so the variants would start from different
-weights and see different batches.
+With a single random number generator, an additional layer would shift all later draws, so the variants would start from
+different weights and see different batches.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Pairing:
     seed: int
 
     def initialize(self, model: nn.Module, init_weights: Callable[[nn.Module], None] | None = None) -> None:
-        """Initialise each module of a model from (seed, module name).
+        """Initialize each module of a model from (seed, module name).
 
-        `init_weights` initialises one module, as in `model.apply(init_weights)`. Without it, each module's
-        `reset_parameters` is called, which overrides any initialisation in the model's constructor.
+        `init_weights` initializes one module, as in `model.apply(init_weights)`. By default, each module's
+        `reset_parameters` is called, which overrides any initialization in the model's constructor.
         """
-        from headtohead.nn.init import init_parameters
+        from headtohead.nn.seeded_init import init_parameters
         from headtohead.nn.torch_rng import fork_seeded_rng
 
         if init_weights is None:
@@ -56,7 +56,7 @@ class Pairing:
         return torch.randint(num_rows, (batch_size,), generator=self.make_generator("batches", step))
 
     def make_generator(self, *labels: int | str) -> torch.Generator:
-        """Return a generator for any other purpose, as in `make_generator("dropout", step)`."""
+        """Return a generator for a different purpose, as in `make_generator("dropout", step)`."""
         import torch
 
         return torch.Generator().manual_seed(rng.derive_seed(self.seed, *labels))

@@ -19,9 +19,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, SupportsFloat
 
-from headtohead.atomic_io import append_jsonl
 from headtohead.errors import RequestError
-from headtohead.versus.records import RECORD_FILE
+from headtohead.json_files import append_jsonl
+from headtohead.versus.records import RECORD_FILE, RECORDED_EXAMPLES_FILE
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,15 +40,15 @@ class HasStateDict(Protocol):
 
 def record() -> Recording:
     """Return this run's recorder. It writes nothing unless the script was started by `h2h versus`."""
-    out = os.environ.get("H2H_OUT")
-    return Recording(Path(out) if out else None)
+    output_folder = os.environ.get("H2H_OUT")
+    return Recording(Path(output_folder) if output_folder else None)
 
 
 class Recording:
-    """Writes evidence about a run to its output folder."""
+    """Writes evidence about a run, such as hashes of its batches, to the run's output folder."""
 
-    def __init__(self, out: Path | None) -> None:
-        self._path = out / RECORD_FILE if out else None
+    def __init__(self, output_folder: Path | None) -> None:
+        self._path = output_folder / RECORD_FILE if output_folder else None
 
     @property
     def is_active(self) -> bool:
@@ -61,20 +61,20 @@ class Recording:
             digest = hashlib.sha256()
             weights = model if isinstance(model, Mapping) else model.state_dict()
             for name, tensor in sorted(weights.items()):
-                digest.update(name.encode() + _to_bytes(tensor))
-            self._append({"event": "start", "digest": digest.hexdigest()})
+                digest.update(name.encode() + _array_to_bytes(tensor))
+            self._append_event({"event": "start", "digest": digest.hexdigest()})
 
     def batch(self, input_ids: ArrayLike) -> None:
         """Record a hash of a training batch."""
         if self._path is not None:
-            self._append({"event": "batch", "digest": hashlib.sha256(_to_bytes(input_ids)).hexdigest()})
+            self._append_event({"event": "batch", "digest": hashlib.sha256(_array_to_bytes(input_ids)).hexdigest()})
 
     def log(self, step: int, **metrics: SupportsFloat) -> None:
         """Record metric values at a step."""
         if self._path is not None:
             values = {name: float(value) for name, value in metrics.items()}
-            finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
-            self._append({"event": "log", "step": int(step), "metrics": finite})
+            json_values = {name: value if math.isfinite(value) else None for name, value in values.items()}
+            self._append_event({"event": "log", "step": int(step), "metrics": json_values})
 
     def examples(
         self, scores: ArrayLike, weights: ArrayLike | None = None, documents: Sequence[str] | None = None
@@ -82,16 +82,18 @@ class Recording:
         """Record the final score of each example: its mean loss or score, its weight and the document it belongs to."""
         if self._path is None:
             return
-        columns = [[float(value) for value in column] for column in (scores, scores if weights is None else weights)]
-        names = [str(name) for name in documents] if documents is not None else [""] * len(columns[0])
-        if not len(columns[0]) == len(columns[1]) == len(names):
+        score_list = [float(score) for score in scores]
+        weight_list = [1.0] * len(score_list) if weights is None else [float(weight) for weight in weights]
+        document_list = [""] * len(score_list) if documents is None else [str(document) for document in documents]
+        if not len(score_list) == len(weight_list) == len(document_list):
             raise RequestError(
-                f"{len(columns[0])} scores, {len(columns[1])} weights and {len(names)} documents; one of each is needed"
+                f"{len(score_list)} scores, {len(weight_list)} weights and {len(document_list)} documents; every "
+                "example needs one of each"
             )
-        path = self._path.with_name(f"{RECORD_FILE}.examples.jsonl")
+        path = self._path.with_name(RECORDED_EXAMPLES_FILE)
         path.unlink(missing_ok=True)
-        for index, (score, weight, document) in enumerate(zip(*columns, names, strict=True)):
-            line = {"example": str(index), "score": score, "weight": 1.0 if weights is None else weight}
+        for index, (score, weight, document) in enumerate(zip(score_list, weight_list, document_list, strict=True)):
+            line = {"example": str(index), "score": score, "weight": weight}
             append_jsonl(path, line | ({"document": document} if document else {}))
 
     def audit(
@@ -122,29 +124,29 @@ class Recording:
             pad_id=pad_id,
         )
         for result in results:
-            self._append({"event": "audit", "result": result.to_dict()})
+            self._append_event({"event": "audit", "result": result.to_dict()})
         return results
 
-    def _append(self, event: dict[str, object]) -> None:
+    def _append_event(self, event: dict[str, object]) -> None:
         assert self._path is not None
         append_jsonl(self._path, event)
 
 
-def select_numbers(values: Mapping[str, object]) -> dict[str, SupportsFloat]:
-    """Return the values that are numbers or single-element tensors."""
+def select_scalar_metrics(logs: Mapping[str, object]) -> dict[str, SupportsFloat]:
+    """Return the numbers and single-element tensors in a training framework's logs, for `Recording.log`."""
     return {
         name: value
-        for name, value in values.items()
+        for name, value in logs.items()
         if isinstance(value, SupportsFloat) and (not hasattr(value, "numel") or value.numel() == 1)
     }
 
 
-def _to_bytes(array: ArrayLike) -> bytes:
-    """Return a recorded tensor or array as bytes, including its shape."""
+def _array_to_bytes(array: ArrayLike) -> bytes:
+    """Return the bytes of a recorded tensor or array that are hashed, with its shape and dtype."""
     import numpy as np
 
     if hasattr(array, "detach"):
         tensor = array.detach().cpu()
         array = tensor.float().numpy() if tensor.is_floating_point() else tensor.numpy()
-    values = np.ascontiguousarray(array)
-    return repr((values.shape, str(values.dtype))).encode() + values.tobytes()
+    contiguous_array = np.ascontiguousarray(array)
+    return repr((contiguous_array.shape, str(contiguous_array.dtype))).encode() + contiguous_array.tobytes()

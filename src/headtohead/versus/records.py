@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Literal
 
@@ -9,8 +10,16 @@ from headtohead.audit.result import CheckResult
 from headtohead.experiment.schemas.base import Record, StepScore, VersionedRecord
 from headtohead.verdict.record import NullableFloat
 from headtohead.versus.config import VersusConfig
+from headtohead.versus.script_files import list_named_paths
 
-COMPARISON_FILE, RUN_FILE, LOG_FILE, RECORD_FILE = "comparison.json", "run.json", "output.log", "h2h-record.jsonl"
+COMPARISON_FILE = "comparison.json"
+RUN_FILE = "run.json"
+LOG_FILE = "output.log"
+OUTPUT_FOLDER = "out"
+RECORD_FILE = "h2h-record.jsonl"
+"""what a script recorded with `headtohead.record()`"""
+RECORDED_EXAMPLES_FILE = "h2h-examples.jsonl"
+"""scores per example that a script recorded with `run.examples(...)`"""
 RunStatus = Literal["finished", "failed", "timeout", "no metric", "not finite"]
 
 
@@ -18,7 +27,7 @@ class RevisionRecord(Record):
     """A git revision that was run"""
 
     name: str
-    """name that was given, such as a branch"""
+    """name that the user gave, such as a branch"""
     commit: str
     """full hash of the commit"""
     patch: str = ""
@@ -29,15 +38,22 @@ class ComparisonFile(VersionedRecord):
     """comparison.json: what is compared, and in which environment"""
 
     config: VersusConfig
-    """the resolved comparison"""
+    """settings of the comparison, defaults included"""
     revisions: dict[str, RevisionRecord] = {}
-    """revision of each variant, if there are any"""
+    """git revision of the baseline and of each variant, if revisions are compared"""
     diffs: dict[str, str] = {}
     """difference between the revisions of the baseline and of each variant"""
+    files: dict[str, dict[str, str]] = {}
+    """digests of the files that a command without a revision names, and of Python files next to them; by variant"""
     versions: dict[str, str] = {}
     """versions of Python and of the main libraries"""
     directory: str = ""
     """folder in which the commands run"""
+
+    def list_named_scripts(self, variant: str) -> list[str]:
+        """Return the files that a variant's command names, without the Python files next to them."""
+        named_paths = set(list_named_paths(self.config.commands[variant].command_words))
+        return [file for file in self.files.get(variant, {}) if file in named_paths]
 
 
 class CommandRun(VersionedRecord):
@@ -47,20 +63,24 @@ class CommandRun(VersionedRecord):
     """name of the variant"""
     seed: int
     """seed"""
+    is_repeat: bool = False
+    """whether it repeats the baseline's first seed; the digest of such a run differs from that of the first one"""
     arguments: list[str]
     """arguments of the process"""
     status: RunStatus
     """how it ended"""
     exit_code: int | None
-    """exit code; null if it was ended after the time limit"""
+    """exit code of the process; null if it was terminated after the time limit"""
     seconds: float
-    """duration"""
+    """duration of the run"""
     attempts: int
-    """how often it was started"""
+    """number of times that the command was started"""
     value: NullableFloat
     """the metric; null if the run has none"""
     curve: list[StepScore] = []
-    """values of the metric along the way, [step, value]"""
+    """all reported values of the metric, [step, value]"""
+    split: str = ""
+    """train, validation or test, if the output states it but the metric's name does not"""
     log_digest: str
     """SHA-256 of output.log"""
     start_digest: str = ""
@@ -69,14 +89,46 @@ class CommandRun(VersionedRecord):
     """SHA-256 of all recorded batches"""
     audits: list[CheckResult] = []
     """checks of the trained model, if the script recorded them"""
+    changed_files: list[str] = []
+    """files of the script that were not the same as when the comparison began"""
+    written_files: dict[str, int] = {}
+    """files in the working directory that were written during the run: modification time in nanoseconds"""
+    read_files: list[str] = []
+    """files in the working directory that an earlier run wrote and that were read during this one"""
     message: str = ""
     """why there is no value"""
 
     @property
-    def is_counted(self) -> bool:
-        """Whether the run has a finite value."""
+    def has_finite_value(self) -> bool:
+        """Whether the run can be compared: it finished with a finite value of the metric."""
         return self.status == "finished"
 
+    @property
+    def has_value(self) -> bool:
+        """Whether the run has a value, finite or not. Other runs are repeated by --resume."""
+        return self.status in ("finished", "not finite")
 
-Runs = Mapping[str, Mapping[int, CommandRun]]
+
+def ignores_seed(runs_by_seed: Mapping[int, CommandRun]) -> bool:
+    """Return whether runs with different seeds have equal curves: their script does not use its seed.
+
+    Random initialization and shuffling rule out that this happens by chance.
+    """
+    return len(runs_by_seed) >= 2 and len({tuple(run.curve) for run in runs_by_seed.values()}) == 1
+
+
+def list_shared_files(runs_by_seed: Mapping[int, CommandRun]) -> list[str]:
+    """Return the files outside of the run folders that several runs wrote, or that one run wrote and a later one read.
+
+    Runs that share files, such as a checkpoint, may depend on each other.
+    """
+    modified_times: dict[str, set[int]] = defaultdict(set)
+    for run in runs_by_seed.values():
+        for file, modified_time in run.written_files.items():
+            modified_times[file].add(modified_time)
+    read_files = {file for run in runs_by_seed.values() for file in run.read_files}
+    return sorted(read_files | {file for file, times in modified_times.items() if len(times) > 1})
+
+
+RunsByVariant = Mapping[str, Mapping[int, CommandRun]]
 """runs by variant and seed"""

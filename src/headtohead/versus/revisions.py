@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from headtohead.config.experiment import BASELINE
@@ -17,10 +18,10 @@ MAX_LISTED_FILES = 5
 MAX_DIFF_CHARACTERS = 20_000
 
 
-def run_git(directory: Path, *arguments: str, data: bytes | None = None) -> bytes:
+def run_git(directory: Path, *arguments: str, stdin: bytes | None = None) -> bytes:
     """Run git and return its output. If it fails, raise RequestError with git's message."""
     try:
-        result = subprocess.run(["git", *arguments], cwd=directory, input=data, capture_output=True, check=False)
+        result = subprocess.run(["git", *arguments], cwd=directory, input=stdin, capture_output=True, check=False)
     except FileNotFoundError:
         raise RequestError("git is not installed; revisions need it") from None
     if result.returncode:
@@ -29,73 +30,112 @@ def run_git(directory: Path, *arguments: str, data: bytes | None = None) -> byte
 
 
 def resolve_revisions(directory: Path, names: Iterable[str]) -> dict[str, RevisionRecord]:
-    """Return the commit of each revision. Raise RequestError for uncommitted changes, unless they are compared."""
+    """Return the commit of each revision, by name.
+
+    Raise RequestError for an unknown revision, and for uncommitted changes unless the working tree is compared.
+    """
     names = list(names)
-    changed = run_git(directory, "status", "--porcelain", "--untracked-files=no").decode().splitlines()
-    if changed and WORKING_TREE not in names:
-        listed = ", ".join(line[3:] for line in changed[:MAX_LISTED_FILES])
-        more = f" and {len(changed) - MAX_LISTED_FILES} more" if len(changed) > MAX_LISTED_FILES else ""
+    changed_lines = run_git(directory, "status", "--porcelain", "--untracked-files=no").decode().splitlines()
+    if changed_lines and WORKING_TREE not in names:
+        listed = ", ".join(line[3:] for line in changed_lines[:MAX_LISTED_FILES])
+        omitted = f" and {len(changed_lines) - MAX_LISTED_FILES} more" if len(changed_lines) > MAX_LISTED_FILES else ""
         raise RequestError(
-            f"uncommitted changes in {listed}{more}; commit or stash them, or compare them as the revision "
+            f"uncommitted changes in {listed}{omitted}; commit or stash them, or compare them as the revision "
             f"{WORKING_TREE!r} (they are recorded as a patch)"
         )
-    records = {}
+    revisions = {}
     for name in names:
-        target = "HEAD" if name == WORKING_TREE else name
+        git_name = "HEAD" if name == WORKING_TREE else name
         try:
-            commit = run_git(directory, "rev-parse", "--verify", "--end-of-options", f"{target}^{{commit}}")
+            commit = run_git(directory, "rev-parse", "--verify", "--end-of-options", f"{git_name}^{{commit}}")
         except RequestError:
-            known = run_git(directory, "for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/tags").decode()
-            listed = ", ".join(known.split()[:20])
+            known_revisions = run_git(
+                directory, "for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/tags"
+            ).decode()
+            listed = ", ".join(known_revisions.split()[:20])
             raise RequestError(f"unknown revision {name!r}; branches and tags: {listed or 'none'}") from None
-        patch = read_patch(directory) if name == WORKING_TREE else b""
+        patch = read_uncommitted_patch(directory) if name == WORKING_TREE else b""
         digest = hashlib.sha256(patch).hexdigest() if patch else ""
-        records[name] = RevisionRecord(name=name, commit=commit.decode().strip(), patch=digest)
-    return records
+        revisions[name] = RevisionRecord(name=name, commit=commit.decode().strip(), patch=digest)
+    return revisions
 
 
-def read_patch(directory: Path) -> bytes:
+def read_uncommitted_patch(directory: Path) -> bytes:
     """Return the uncommitted changes to tracked files as a patch."""
     return run_git(directory, "diff", "--binary", "HEAD")
 
 
-def check_out(directory: Path, folder: Path, record: RevisionRecord) -> Path:
-    """Return the folder in which a revision's commands run. It is created once and checked on every start.
+def check_out_revision(
+    directory: Path, comparison_folder: Path, revision: RevisionRecord, linked_paths: Sequence[str]
+) -> Path:
+    """Return the folder in which a revision's commands run: its worktree, which is created once.
 
-    `directory` is the user's working directory; the result is the same directory inside the worktree.
+    Raise RequestError if the worktree was changed since. `directory` is the user's working directory; the result is the
+    same directory inside the worktree. `linked_paths` are files and folders of the working directory that the worktree
+    links to.
     """
-    top = Path(run_git(directory, "rev-parse", "--show-toplevel").decode().strip())
-    name = f"{record.commit[:12]}{'-' + record.patch[:8] if record.patch else ''}"
-    worktree = (folder / WORKTREES_FOLDER / name).resolve()
+    repository_root = Path(run_git(directory, "rev-parse", "--show-toplevel").decode().strip())
+    name = f"{revision.commit[:12]}{'-' + revision.patch[:8] if revision.patch else ''}"
+    worktree = (comparison_folder / WORKTREES_FOLDER / name).resolve()
     if not worktree.exists():
-        worktree.parent.mkdir(parents=True, exist_ok=True)
-        run_git(directory, "worktree", "prune")
-        run_git(directory, "worktree", "add", "--detach", str(worktree), record.commit)
-        if record.patch:
-            run_git(worktree, "apply", "--binary", "--index", data=read_patch(directory))
-    patch = read_patch(worktree)
-    digest = hashlib.sha256(patch).hexdigest() if patch else ""
+        _create_worktree(directory, worktree, revision)
+    patch = read_uncommitted_patch(worktree)
+    patch_digest = hashlib.sha256(patch).hexdigest() if patch else ""
     commit = run_git(worktree, "rev-parse", "HEAD").decode().strip()
-    if (commit, digest) != (record.commit, record.patch):
-        raise RequestError(f"{worktree} was changed since it was created; remove it with `git worktree remove`")
-    return worktree / directory.resolve().relative_to(top)
+    if (commit, patch_digest) != (revision.commit, revision.patch):
+        changed_files = run_git(worktree, "diff", "--name-only", "HEAD").decode().split()
+        raise RequestError(
+            f"{', '.join(changed_files[:MAX_LISTED_FILES])} in {worktree} changed since it was created; remove the "
+            "folder with `git worktree remove --force`, and let the script write to {out}"
+        )
+    worktree_directory = worktree / directory.resolve().relative_to(repository_root.resolve())
+    for path in linked_paths:
+        _link_untracked_path(directory, worktree_directory, path)
+    return worktree_directory
 
 
-def collect_diffs(directory: Path, revisions: Mapping[str, RevisionRecord]) -> dict[str, str]:
-    """Return the diff between the baseline's revision and that of each variant."""
+def _create_worktree(directory: Path, worktree: Path, revision: RevisionRecord) -> None:
+    """Check a revision out. The folder appears by rename, so an interruption leaves no incomplete worktree."""
+    partial_worktree = worktree.with_name(f"{worktree.name}.partial")
+    shutil.rmtree(partial_worktree, ignore_errors=True)
+    worktree.parent.mkdir(parents=True, exist_ok=True)
+    run_git(directory, "worktree", "prune")
+    run_git(directory, "worktree", "add", "--detach", "--force", str(partial_worktree), revision.commit)
+    if revision.patch:
+        run_git(partial_worktree, "apply", "--binary", "--index", stdin=read_uncommitted_patch(directory))
+    run_git(directory, "worktree", "move", str(partial_worktree), str(worktree))
+
+
+def _link_untracked_path(directory: Path, worktree_directory: Path, path: str) -> None:
+    """Link a file or folder that git does not track into a worktree, at the same relative path."""
+    target, link = (directory / path).resolve(), worktree_directory / path
+    if Path(path).is_absolute() or ".." in Path(path).parts:
+        raise RequestError(f"{path} must be a path below the working directory")
+    if not target.exists():
+        raise RequestError(f"{directory / path} does not exist, so it cannot be linked")
+    if link.is_symlink() and link.resolve() == target:
+        return
+    if link.exists():
+        raise RequestError(f"{path} is part of the revision; only files that git does not track can be linked")
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(target)
+
+
+def collect_revision_diffs(directory: Path, revisions: Mapping[str, RevisionRecord]) -> dict[str, str]:
+    """Return the diffs between the baseline's revision and that of each variant, by variant, shortened if long."""
     if BASELINE not in revisions:
         return {}
     baseline, diffs = revisions[BASELINE], {}
-    for name, record in revisions.items():
-        if record != baseline:
-            diff = compute_diff(directory, baseline, record)
+    for name, revision in revisions.items():
+        if revision != baseline:
+            diff = compute_revision_diff(directory, baseline, revision)
             omitted = len(diff) - MAX_DIFF_CHARACTERS
             diffs[name] = diff if omitted <= 0 else f"{diff[:MAX_DIFF_CHARACTERS]}\n... {omitted:,} more characters"
     return diffs
 
 
-def compute_diff(directory: Path, baseline: RevisionRecord, variant: RevisionRecord) -> str:
+def compute_revision_diff(directory: Path, baseline: RevisionRecord, variant: RevisionRecord) -> str:
     """Return the diff between two revisions, including uncommitted changes."""
-    target = [] if variant.patch else [variant.commit]
-    diff = run_git(directory, "diff", baseline.commit, *target) if not baseline.patch else b""
+    target_commit = [] if variant.patch else [variant.commit]  # by default, git compares with the working tree
+    diff = run_git(directory, "diff", baseline.commit, *target_commit) if not baseline.patch else b""
     return diff.decode(errors="replace")

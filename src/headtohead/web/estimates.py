@@ -1,19 +1,22 @@
-"""Cost estimates and the full JSON schema. Both need torch, so child processes compute them."""
+"""Cost estimates (`h2h plan`) and the complete JSON schema of the settings form (`h2h schema`).
+
+Both need torch, which the server does not import, so child processes compute them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import psutil
 
-from headtohead.config import loading
+from headtohead.child_process import PYTHON_COMMAND
+from headtohead.config import json_schema
 from headtohead.errors import ConfigError, RequestError
-from headtohead.web.settings_form import parse_error_output
+from headtohead.web.settings_form import parse_field_errors
 from headtohead.web.training_process import ConflictError
 
 ESTIMATE_TIMEOUT_SECONDS = 180.0
@@ -28,19 +31,23 @@ class CostEstimator:
         self._schema: JsonDict | None = None
         self._schema_task: asyncio.Task[None] | None = None
 
-    def schema(self) -> JsonDict:
-        """Return the experiment-file JSON schema. Part names are added once a child process has listed them."""
+    def get_form_schema(self) -> JsonDict:
+        """Return the JSON schema of experiment files, from which the settings form is built.
+
+        Names of parts are added once a child process has listed them.
+        """
         if self._schema is None:
-            self._schema = loading.build_json_schema()
+            self._schema = json_schema.build_json_schema()
             self._schema_task = asyncio.create_task(self._load_full_schema())
         return self._schema
 
     async def _load_full_schema(self) -> None:
         with contextlib.suppress(RequestError, ValueError):
             _, out, _ = await _run_h2h_command(["schema"])
-            self._schema = _merge_part_names(loading.build_json_schema(), json.loads(out))
+            self._schema = _complete_form_schema(json_schema.build_json_schema(), json.loads(out))
 
     async def end(self) -> None:
+        """Stop listing the names of parts when the server shuts down."""
         if self._schema_task is not None:
             self._schema_task.cancel()
             await asyncio.wait([self._schema_task])
@@ -52,14 +59,17 @@ class CostEstimator:
         async with self._lock:
             exit_code, out, err = await _run_h2h_command(["plan", *arguments, "--json"])
         if exit_code != 0:
-            issues = parse_error_output(err)
+            issues = parse_field_errors(err)
             raise ConfigError("form", issues) if issues else RequestError(err.strip() or "the estimate failed")
         plan: JsonDict = json.loads(out)
         return plan
 
 
-def _merge_part_names(schema: JsonDict, full_schema: JsonDict) -> JsonDict:
-    """Add the values that the full schema allows. Only the first schema contains defaults and descriptions."""
+def _complete_form_schema(schema: JsonDict, full_schema: JsonDict) -> JsonDict:
+    """Add the allowed values, such as names of parts, that a child process has listed with `h2h schema`.
+
+    Only the first schema, which the server builds without torch, contains defaults and descriptions.
+    """
     for name, table in full_schema["$defs"].items():
         properties = schema["$defs"].get(name, {}).get("properties", {})
         for key, full_property in table.get("properties", {}).items():
@@ -68,9 +78,9 @@ def _merge_part_names(schema: JsonDict, full_schema: JsonDict) -> JsonDict:
 
 
 async def _run_h2h_command(arguments: Sequence[str]) -> tuple[int, str, str]:
-    """Run an h2h command at low priority; return its exit code, stdout and stderr."""
+    """Run `h2h plan` or `h2h schema` in a child process of low priority; return its exit code, stdout and stderr."""
     child = await asyncio.create_subprocess_exec(
-        sys.executable,
+        *PYTHON_COMMAND,
         "-m",
         "headtohead.cli",
         *arguments,

@@ -1,4 +1,4 @@
-"""Find experiments in the runs folder.
+"""Names and folders of experiments: look them up in the runs folder, and validate the names of new ones.
 
 Names from requests are looked up in the directory listing and never joined to a path, so a request cannot escape the
 folder. Symbolic links that point outside the folder are ignored.
@@ -7,6 +7,7 @@ folder. Symbolic links that point outside the folder are ignored.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from headtohead.versus.records import COMPARISON_FILE
 
 MAX_EXPERIMENTS = 2000
 MAX_FILE_BYTES = 16 << 20
-"""size in bytes above which files are not read"""
+"""larger files are not read"""
+EXPERIMENT_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
+"""allowed names of experiments that the server starts"""
 
 
 class NameNotFoundError(RequestError):
@@ -40,8 +43,8 @@ class ExperimentFolders:
         runs_folder.mkdir(parents=True, exist_ok=True)
         return cls(runs_folder.resolve())
 
-    def experiments(self) -> dict[str, Path]:
-        """Return a mapping from experiment names to folders, sorted by name."""
+    def list_experiments(self) -> dict[str, Path]:
+        """Return the folder of each experiment by name, sorted by name."""
         folders: dict[str, Path] = {}
         with os.scandir(self.root) as entries:
             for entry in entries:
@@ -55,38 +58,56 @@ class ExperimentFolders:
                     folders[entry.name] = Path(entry.path).resolve()
         return dict(sorted(folders.items()))
 
-    def find(self, name: str) -> Path:
-        """Return an experiment's folder."""
-        folder = self.experiments().get(name)
+    def find_experiment(self, name: str) -> Path:
+        """Return the folder of the experiment with a name that a request contains."""
+        folder = self.list_experiments().get(name)
         if folder is None:
             raise NameNotFoundError("no such experiment")
         return folder
 
     def _is_experiment_folder(self, folder: Path) -> bool:
-        # Neither the folder nor its file may be a symbolic link that points outside the runs folder.
-        return is_inside(folder, self.root) and any(
+        """Return whether a folder holds an experiment or a comparison.
+
+        Neither the folder nor its file may be a symbolic link that points outside the runs folder.
+        """
+        return resolves_inside_folder(folder, self.root) and any(
             find_readable_file(folder.resolve(), name) is not None for name in ("experiment.json", COMPARISON_FILE)
         )
 
 
-def is_inside(path: Path, root: Path) -> bool:
-    """Return whether a path lies inside a folder once all symbolic links are resolved."""
+def resolves_inside_folder(path: Path, folder: Path) -> bool:
+    """Return whether a path is still inside the runs folder or an experiment's folder once links are resolved.
+
+    Otherwise a symbolic link in somebody else's experiment would give requests access to files elsewhere.
+    """
     try:
-        resolved = path.resolve()
-        return resolved.is_relative_to(root) and resolved != root
+        resolved_path = path.resolve()
+        return resolved_path.is_relative_to(folder) and resolved_path != folder
     except (OSError, RuntimeError):  # a circular symbolic link
         return False
 
 
 def find_readable_file(folder: Path, relative_path: str) -> Path | None:
-    """Return the file's path if it exists, does not link outside the folder, and is not too large."""
+    """Return the path of a file in an experiment's folder if it is safe to read, and None otherwise.
+
+    It must exist, not link outside the folder, and not be too large.
+    """
     path = folder / relative_path
     try:
-        if path.is_file() and is_inside(path, folder) and path.stat().st_size <= MAX_FILE_BYTES:
+        if path.is_file() and resolves_inside_folder(path, folder) and path.stat().st_size <= MAX_FILE_BYTES:
             return path
     except OSError:
         pass
     return None
+
+
+def validate_new_experiment_name(name: str) -> str:
+    """Return the name of an experiment to start, or raise RequestError if it is not a valid folder name."""
+    if not EXPERIMENT_NAME_PATTERN.fullmatch(name):
+        raise RequestError(
+            "name: use letters, digits and . _ + -, at most 64 characters, starting with a letter or digit"
+        )
+    return name
 
 
 def _is_valid_unicode(name: str) -> bool:

@@ -77,10 +77,11 @@ class AllowedHosts:
     allows_any_ip: bool = False
 
     @classmethod
-    def of(cls, address: str, *more: str) -> AllowedHosts:
-        """Return the allowed hosts for a server that listens at this address."""
+    def for_address(cls, address: str, *host_names: str) -> AllowedHosts:
+        """Return the allowed hosts of a server that listens at an address and has the given host names."""
         listens_everywhere = address in ("0.0.0.0", "::", "")
-        return cls(frozenset(name.lower() for name in (*LOOPBACK_HOSTS, address, *more) if name), listens_everywhere)
+        names = (*LOOPBACK_HOSTS, address, *host_names)
+        return cls(frozenset(name.lower() for name in names if name), listens_everywhere)
 
     def is_allowed(self, host: str) -> bool:
         """Return whether a Host header names this server, to prevent DNS rebinding."""
@@ -92,6 +93,7 @@ class AllowedHosts:
 
 
 def is_loopback(address: str) -> bool:
+    """Return whether only this machine can connect to a server that listens at an address."""
     if address == "localhost":
         return True
     return _is_ip_address(address) and ipaddress.ip_address(address).is_loopback
@@ -123,9 +125,9 @@ class RequestGuard:
             await send({"type": "websocket.close", "code": 1008})
             return
         headers = _read_headers(scope)
-        refusal = self._check_request(scope, headers)
-        if refusal is not None:
-            await _send_rejection(scope, send, refusal)
+        rejection = self._check_request(scope, headers)
+        if rejection is not None:
+            await _send_rejection(scope, send, rejection)
             return
         await self._forward_request(scope, receive, send)
 
@@ -135,8 +137,8 @@ class RequestGuard:
             return Rejection(421, "unknown host name; open this server by its address or as localhost")
         if len(scope.get("raw_path") or b"") + len(scope.get("query_string") or b"") > MAX_URL_LENGTH:
             return Rejection(414, "the URL is too long")
-        if self.token is not None and (refusal := self._check_token(scope, headers, self.token)):
-            return refusal
+        if self.token is not None and (rejection := self._check_token(scope, headers, self.token)):
+            return rejection
         if scope["method"] not in SAFE_METHODS and not _is_same_origin(headers):
             return Rejection(403, "cross-site request")
         length = headers.get("content-length", "0")
@@ -177,7 +179,7 @@ class RequestGuard:
                 message = {**message, "headers": _add_security_headers(message.get("headers", []))}
             await send(message)
 
-        response = self.app(scope, _limit_body(receive), send_with_headers)
+        response = self.app(scope, _limit_request_body(receive), send_with_headers)
         try:
             await (self._run_event_stream(scope, response) if kind == "watch" else response)
         finally:
@@ -207,12 +209,12 @@ class RequestGuard:
         await asyncio.sleep(0)  # `_run_event_stream` decrements the count
 
 
-def _limit_body(receive: Receive) -> Receive:
-    """Return a receive function that limits the body's size and duration."""
+def _limit_request_body(receive: Receive) -> Receive:
+    """Return an ASGI receive function that limits the size of a request's body and the time that it takes."""
     num_bytes, is_complete = 0, False
     deadline = asyncio.get_running_loop().time() + BODY_TIMEOUT_SECONDS
 
-    async def limited() -> Message:
+    async def receive_within_limits() -> Message:
         """Receive the next message; raise HTTPException if the body is too large or too slow."""
         nonlocal num_bytes, is_complete
         if is_complete:
@@ -228,10 +230,11 @@ def _limit_body(receive: Receive) -> Receive:
         is_complete = not message.get("more_body", False)
         return message
 
-    return limited
+    return receive_within_limits
 
 
 def _classify_request(scope: Scope) -> str:
+    """Return the kind of a request, which has its own limit in MAX_CONCURRENT_REQUESTS."""
     if scope["method"] not in SAFE_METHODS:
         return "models" if scope["path"].startswith(MODEL_PATH_PREFIXES) else "change"
     return "watch" if scope["path"].endswith("/events") else "read"
@@ -276,19 +279,19 @@ def _equals_constant_time(actual: str, expected: str) -> bool:
 
 def _add_security_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     """Add the security headers that a response does not set itself."""
-    present = {bytes(name).lower() for name, _ in headers}
-    missing = [
-        (name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items() if name.encode() not in present
+    set_names = {bytes(name).lower() for name, _ in headers}
+    missing_headers = [
+        (name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items() if name.encode() not in set_names
     ]
-    return [*headers, *missing]
+    return [*headers, *missing_headers]
 
 
 async def _send_rejection(scope: Scope, send: Send, rejection: Rejection) -> None:
     """Send a rejection, as JSON for API paths and as plain text otherwise."""
     is_api = scope["path"].startswith("/api")
-    kind = "application/json" if is_api else "text/plain; charset=utf-8"
+    content_type = "application/json" if is_api else "text/plain; charset=utf-8"
     body = json.dumps({"detail": rejection.reason}).encode() if is_api else rejection.reason.encode() + b"\n"
-    fields = {"content-type": kind, "content-length": str(len(body)), **rejection.headers}
-    headers = [(name.encode(), value.encode("latin-1")) for name, value in fields.items()]
+    header_values = {"content-type": content_type, "content-length": str(len(body)), **rejection.headers}
+    headers = [(name.encode(), value.encode("latin-1")) for name, value in header_values.items()]
     await send({"type": "http.response.start", "status": rejection.status, "headers": _add_security_headers(headers)})
     await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})

@@ -35,10 +35,10 @@ class WebServer(uvicorn.Server):
 def bind_socket(host: str, port: int) -> socket.socket:
     """Return a listening socket, or raise a RequestError if the address is invalid or in use."""
     try:
-        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        family, socket_type, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror:
         raise RequestError(f"--host {host}: not an address of this machine") from None
-    listener = socket.socket(family, kind, proto)
+    listener = socket.socket(family, socket_type, protocol)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(address)
@@ -53,8 +53,8 @@ def bind_socket(host: str, port: int) -> socket.socket:
     return listener
 
 
-def resolve_token(host: str, token_file: Path | None) -> str | None:
-    """Return the token from the file, a new token if other machines can connect, or None if none is needed."""
+def resolve_access_token(host: str, token_file: Path | None) -> str | None:
+    """Return the access token in the file, a new token if other machines can connect, or None if none is needed."""
     if token_file is not None:
         try:
             token = token_file.read_text(encoding="utf-8").strip()
@@ -78,13 +78,13 @@ def serve(
     on_ready: Callable[[str], None] = lambda address: None,
 ) -> None:
     """Serve the experiments in `runs_folder` until Ctrl-C. `on_ready` receives the URL once the server is listening."""
-    token = resolve_token(host, token_file)
+    token = resolve_access_token(host, token_file)
     with bind_socket(host, port) as listener:
         address = listener.getsockname()
         app = create_app(
             runs_folder,
             token=token,
-            allowed_hosts=AllowedHosts.of(host, socket.gethostname() if token else ""),
+            allowed_hosts=AllowedHosts.for_address(host, socket.gethostname() if token else ""),
             pretrained_models=pretrained_models,
         )
         config = uvicorn.Config(
@@ -101,4 +101,4 @@ def serve(
         shown_host = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
         on_ready(f"http://{shown_host}:{address[1]}/" + (f"?token={token}" if token else ""))
         with contextlib.suppress(KeyboardInterrupt):
-            WebServer(config, app.state.site.watchers.end).run(sockets=[listener])
+            WebServer(config, app.state.context.watchers.end).run(sockets=[listener])

@@ -13,14 +13,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from headtohead.config import loading, overlays
-from headtohead.config import loading as config_loading
+from headtohead.config import loading, overlays, recipe_catalog
 from headtohead.config.recipe_catalog import list_recipe_summaries
 from headtohead.config.tasks import TASK_SPECS
-from headtohead.config.toml import format_value, parse_toml_value
+from headtohead.config.toml import format_toml_value, parse_toml_value
 from headtohead.errors import ConfigError, RequestError, ValidationIssue
 
 FieldKind = Literal["number", "text", "word", "choice", "toml"]
+"""text: a string, which is quoted in TOML; word: a number or one of several words; toml: a list or a table"""
 JsonDict = dict[str, Any]
 FORBIDDEN_SETTINGS = ("plugins", "model.module", "model.options")
 MAX_SETTING_LENGTH = 2000
@@ -74,7 +74,7 @@ def list_recipes(experiment_files_folder: Path) -> dict[str, JsonDict]:
     }
     for name in _list_experiment_files(experiment_files_folder):
         try:
-            raw = loading.read_raw_experiment(resolve_recipe(name, experiment_files_folder)).raw
+            raw = loading.read_raw_experiment(resolve_recipe(name, experiment_files_folder)).raw_config
         except RequestError:
             continue
         if isinstance(raw.get("question"), str) and isinstance(raw.get("task"), str):
@@ -99,7 +99,7 @@ def _list_experiment_files(experiment_files_folder: Path) -> list[str]:
 
 def resolve_recipe(recipe: str, experiment_files_folder: Path) -> str:
     """Return the RECIPE argument for `h2h run`; unknown names are rejected."""
-    if recipe in loading.list_recipes():
+    if recipe in recipe_catalog.list_recipes():
         return recipe
     if recipe in _list_experiment_files(experiment_files_folder):
         return str(experiment_files_folder / recipe)
@@ -108,32 +108,32 @@ def resolve_recipe(recipe: str, experiment_files_folder: Path) -> str:
 
 def read_recipe_text(recipe: str, experiment_files_folder: Path) -> str:
     """Return the contents of the recipe or experiment file."""
-    resolved = resolve_recipe(recipe, experiment_files_folder)
-    path = Path(resolved) if resolved.endswith(".toml") else loading.find_recipe(resolved)
+    resolved_recipe = resolve_recipe(recipe, experiment_files_folder)
+    path = Path(resolved_recipe) if resolved_recipe.endswith(".toml") else recipe_catalog.find_recipe(resolved_recipe)
     return path.read_text(encoding="utf-8")
 
 
-def build_fields(
+def build_form_fields(
     recipe: str, experiment_files_folder: Path, schema: JsonDict, *, full: bool = False
 ) -> dict[str, list[FormField]]:
     """Return the fields by group, with values from the recipe (or its [full] table) or the schema's defaults.
 
     Settings that do not apply to the task are omitted unless the file sets them.
     """
-    draft = loading.read_raw_experiment(resolve_recipe(recipe, experiment_files_folder))
-    raw = (overlays.apply_full_table(draft) if full else draft).raw
+    raw_experiment = loading.read_raw_experiment(resolve_recipe(recipe, experiment_files_folder))
+    raw = (overlays.apply_full_table(raw_experiment) if full else raw_experiment).raw_config
     task = TASK_SPECS.get(str(raw.get("task")))
-    hidden = {*FORBIDDEN_SETTINGS, *(task.unused_settings if task else ())}
+    hidden_settings = {*FORBIDDEN_SETTINGS, *(task.unused_settings if task else ())}
     groups: dict[str, list[FormField]] = {}
     for title, table in FIELD_GROUPS:
         properties = schema["properties"] if not table else _get_table_properties(schema, table, raw)
-        wanted = TOP_LEVEL_SETTINGS if not table else tuple(properties)
+        setting_names = TOP_LEVEL_SETTINGS if not table else tuple(properties)
         values = raw if not table else raw.get(table, {})
         prefix = f"{table}." if table else ""
         groups[title] = [
-            _build_field(f"{prefix}{key}", properties[key], values, schema)
-            for key in wanted
-            if key in properties and (f"{prefix}{key}" not in hidden or (table and key in values))
+            _build_form_field(f"{prefix}{key}", properties[key], values, schema)
+            for key in setting_names
+            if key in properties and (f"{prefix}{key}" not in hidden_settings or (table and key in values))
         ]
     return groups
 
@@ -149,14 +149,15 @@ def _get_table_properties(schema: JsonDict, table_name: str, raw_experiment: Jso
     return properties
 
 
-def _build_field(name: str, property_schema: JsonDict, values: Mapping[str, Any], schema: JsonDict) -> FormField:
+def _build_form_field(name: str, property_schema: JsonDict, values: Mapping[str, Any], schema: JsonDict) -> FormField:
     """Return the form field for one setting, with its current value and its description."""
     key = name.rpartition(".")[2]
     value = values.get(key, property_schema.get("default"))
     kind, options = _infer_field_kind(property_schema, schema)
     label = key.replace("_", " ")
-    text = format_value(value) if kind == "toml" else _format_field_value(value)
-    return FormField(name, label, kind, text, " ".join(str(property_schema.get("description", "")).split()), options)
+    shown_value = format_toml_value(value) if kind == "toml" else _format_field_value(value)
+    description = " ".join(str(property_schema.get("description", "")).split())
+    return FormField(name, label, kind, shown_value, description, options)
 
 
 def _infer_field_kind(property_schema: JsonDict, schema: JsonDict) -> tuple[FieldKind, tuple[str, ...]]:
@@ -186,33 +187,33 @@ def _infer_field_kind(property_schema: JsonDict, schema: JsonDict) -> tuple[Fiel
 def _format_field_value(value: Any) -> str:
     if value is None:
         return ""
-    return format_value(value) if not isinstance(value, str) else value
+    return format_toml_value(value) if not isinstance(value, str) else value
 
 
-def is_checked(form_data: Mapping[str, str], checkbox: str) -> bool:
+def is_box_checked(form_data: Mapping[str, str], checkbox: str) -> bool:
     return form_data.get(checkbox) == "true"
 
 
 def find_changed_fields(
     form_data: Mapping[str, str], experiment_files_folder: Path, schema: JsonDict
 ) -> dict[str, FormField]:
-    """Return the new text of each field that was changed in the form, by field name.
+    """Return the fields that were changed in the form, with their new values, by name.
 
     The form displayed the values from the file or from its [full] table (`shown`); `full` is the current choice.
     """
     recipe = form_data.get("recipe", "")
-    before = _index_fields_by_name(
-        build_fields(recipe, experiment_files_folder, schema, full=form_data.get("shown") == "full")
+    shown_fields = _index_fields_by_name(
+        build_form_fields(recipe, experiment_files_folder, schema, full=form_data.get("shown") == "full")
     )
-    after = _index_fields_by_name(
-        build_fields(recipe, experiment_files_folder, schema, full=is_checked(form_data, "full"))
+    current_fields = _index_fields_by_name(
+        build_form_fields(recipe, experiment_files_folder, schema, full=is_box_checked(form_data, "full"))
     )
-    changed = {}
-    for name, field in (before | after).items():
-        originals = {fields[name].value.strip() for fields in (before, after) if name in fields}
-        if name in form_data and form_data[name].strip() not in originals:
-            changed[name] = replace(field, value=form_data[name].strip())
-    return changed
+    changed_fields = {}
+    for name, field in (shown_fields | current_fields).items():
+        file_values = {fields[name].value.strip() for fields in (shown_fields, current_fields) if name in fields}
+        if name in form_data and form_data[name].strip() not in file_values:
+            changed_fields[name] = replace(field, value=form_data[name].strip())
+    return changed_fields
 
 
 def _index_fields_by_name(groups: dict[str, list[FormField]]) -> dict[str, FormField]:
@@ -222,29 +223,37 @@ def _index_fields_by_name(groups: dict[str, list[FormField]]) -> dict[str, FormF
 def parse_training_request(
     form_data: Mapping[str, str], experiment_files_folder: Path, schema: JsonDict
 ) -> TrainingRequest:
-    """Return the request in a submitted form. Only changed fields become settings."""
-    settings, data, issues = [], None, []
+    """Return the request that a submitted form describes. Only changed fields become settings."""
+    settings = []
+    data = None
+    issues = []
     for field in find_changed_fields(form_data, experiment_files_folder, schema).values():
-        text = field.value
-        if not text:
+        if not field.value:
             issues.append(ValidationIssue(field.name, "must not be empty: the file sets a value"))
         elif field.name == "data.source":
-            data = text
+            data = field.value
         else:
-            settings.append(f"{field.name}={json.dumps(text, ensure_ascii=False) if field.kind == 'text' else text}")
+            value = json.dumps(field.value, ensure_ascii=False) if field.kind == "text" else field.value
+            settings.append(f"{field.name}={value}")
     if issues:
         raise ConfigError("form", issues)
-    name, quick, full = form_data.get("name", "").strip(), is_checked(form_data, "quick"), is_checked(form_data, "full")
-    return TrainingRequest(form_data.get("recipe", ""), name, tuple(settings), data, quick, full)
+    return TrainingRequest(
+        form_data.get("recipe", ""),
+        form_data.get("name", "").strip(),
+        tuple(settings),
+        data,
+        quick=is_box_checked(form_data, "quick"),
+        full=is_box_checked(form_data, "full"),
+    )
 
 
 def validate_training_request(request: TrainingRequest, experiment_files_folder: Path) -> TrainingRequest:
-    """Check everything that can be checked without torch, and return the request with absolute paths."""
+    """Run all checks that do not need torch, and return the request with absolute paths."""
     recipe = resolve_recipe(request.recipe, experiment_files_folder)
     issues: list[ValidationIssue] = []
     settings = []
     for setting in request.settings:
-        key, equals, text = setting.partition("=")
+        key, equals, toml_value = setting.partition("=")
         key = key.strip()
         if (
             not equals
@@ -256,66 +265,66 @@ def validate_training_request(request: TrainingRequest, experiment_files_folder:
         elif any(key == name or key.startswith(f"{name}.") for name in FORBIDDEN_SETTINGS):
             issues.append(ValidationIssue(key, "names code to run, which only experiment files may do"))
         else:
-            _collect_path_errors(key, parse_toml_value(text, key), experiment_files_folder, issues)
-            settings.append(f"{key}={text}")
+            _collect_path_issues(key, parse_toml_value(toml_value, key), experiment_files_folder, issues)
+            settings.append(f"{key}={toml_value}")
     data = request.data
     if data is not None and data != "sotu" and not data.startswith("hub:"):
-        _collect_path_errors("data.source", data, experiment_files_folder, issues)
+        _collect_path_issues("data.source", data, experiment_files_folder, issues)
         data = str((experiment_files_folder / data).resolve())
     if issues:
         raise ConfigError("form", issues)
     overrides = [*settings, *([f"data.source={json.dumps(data)}"] if data else [])]
-    config_loading.parse_experiment(recipe, overrides, full=request.full, quick=request.quick)
+    loading.parse_experiment(recipe, overrides, full=request.full, quick=request.quick)
     return replace(request, settings=tuple(settings), data=data)
 
 
-def _collect_path_errors(
-    setting: str, value: Any, experiment_files_folder: Path, errors: list[ValidationIssue]
+def _collect_path_issues(
+    setting: str, value: Any, experiment_files_folder: Path, issues: list[ValidationIssue]
 ) -> None:
-    """Add an issue for every path in the value, at any nesting depth, that points outside the folder."""
+    """Add an issue for every path in a setting's value, also in nested lists and tables, that leaves the folder."""
     if isinstance(value, dict):
-        for inner in value.values():
-            _collect_path_errors(setting, inner, experiment_files_folder, errors)
+        for item in value.values():
+            _collect_path_issues(setting, item, experiment_files_folder, issues)
     elif isinstance(value, list):
-        for inner in value:
-            _collect_path_errors(setting, inner, experiment_files_folder, errors)
+        for item in value:
+            _collect_path_issues(setting, item, experiment_files_folder, issues)
     elif isinstance(value, str) and not value.startswith("hub:") and re.search(r"[/\\~]|^\.\.", value):
         try:
-            resolved = (experiment_files_folder / Path(value).expanduser()).resolve()
+            resolved_path = (experiment_files_folder / Path(value).expanduser()).resolve()
         except (OSError, RuntimeError, ValueError):
-            resolved = Path("/")
-        if not resolved.is_relative_to(experiment_files_folder):
-            errors.append(
+            resolved_path = Path("/")
+        if not resolved_path.is_relative_to(experiment_files_folder):
+            issues.append(
                 ValidationIssue(
                     setting, f"is outside the folder that h2h serve was started in ({experiment_files_folder.name})"
                 )
             )
 
 
-ERROR_LINE_PATTERN = re.compile(r"^\s*(?:--set )?(?P<place>[A-Za-z_][\w.+-]*)(?: \(line \d+\))?: (?P<message>.*)$")
+ERROR_LINE_PATTERN = re.compile(r"^\s*(?:--set )?(?P<location>[A-Za-z_][\w.+-]*)(?: \(line \d+\))?: (?P<message>.*)$")
 
 
-def parse_error_output(error_output: str) -> list[ValidationIssue]:
-    """Return the issues in the error output of `h2h run`, each with its location."""
+def parse_field_errors(error_output: str) -> list[ValidationIssue]:
+    """Return the issues in the error output of `h2h run` or `h2h plan`, so that the form can show each at its field."""
     issues: list[ValidationIssue] = []
     for line in error_output.splitlines():
         if match := ERROR_LINE_PATTERN.match(line):
-            if match["place"] != "h2h":
-                issues.append(ValidationIssue(match["place"], match["message"]))
+            if match["location"] != "h2h":
+                issues.append(ValidationIssue(match["location"], match["message"]))
         elif issues and line.startswith("    "):
-            last = issues.pop()
-            issues.append(ValidationIssue(last.location, f"{last.message}; {line.strip()}"))
+            last_issue = issues.pop()
+            issues.append(ValidationIssue(last_issue.location, f"{last_issue.message}; {line.strip()}"))
     return issues
 
 
-def assign_errors_to_fields(
-    errors: Iterable[ValidationIssue], field_names: Iterable[str]
+def assign_issues_to_fields(
+    issues: Iterable[ValidationIssue], field_names: Iterable[str]
 ) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the messages by field, and those that do not belong to any field."""
+    """Return the form's error messages by field, and the messages that do not belong to any field."""
     known_names = set(field_names)
-    by_field: dict[str, list[str]] = {}
-    other_errors = []
-    for issue in errors:
+    messages_by_field: dict[str, list[str]] = {}
+    form_messages = []
+    for issue in issues:
         location = re.sub(r" \(line \d+\)$", "", issue.location.removeprefix("--set "))
         keys = location.split(".")
         field = next((name for end in range(len(keys), 0, -1) if (name := ".".join(keys[:end])) in known_names), None)
@@ -323,7 +332,7 @@ def assign_errors_to_fields(
         if issue.suggestion:
             message += f"; did you mean {issue.suggestion}?"
         if field is None:
-            other_errors.append(f"{location}: {message}")
+            form_messages.append(f"{location}: {message}")
         else:
-            by_field.setdefault(field, []).append(message)
-    return by_field, other_errors
+            messages_by_field.setdefault(field, []).append(message)
+    return messages_by_field, form_messages

@@ -7,16 +7,18 @@ from typing import Any
 
 import torch
 
+from headtohead.audit.audited_model import AuditedModel, choose_blocked_attention_input_length
 from headtohead.audit.model_copy import perturb_parameters
-from headtohead.audit.probe import ModelProbe, find_blocked_attention_length
 from headtohead.audit.tolerance import PART_TOLERANCES
-from headtohead.config import model as config_model
+from headtohead.config.tables import model as config_model
 from headtohead.config.tasks import Target
 from headtohead.model_factory import build_model
 from headtohead.nn.torch_rng import fork_seeded_rng
 from headtohead.nn.transformer import Transformer
 
-VOCAB_SIZE, NUM_CLASSES, SHORT_LENGTH = 23, 3, 8
+VOCAB_SIZE = 23
+NUM_CLASSES = 3
+SHORT_INPUT_LENGTH = 8
 SMALL_MODEL_SETTINGS: Mapping[str, Any] = {
     "width": 32,
     "heads": 4,
@@ -30,15 +32,16 @@ SMALL_MODEL_SETTINGS: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class PartFixture:
-    """The configuration of a small decoder or encoder built around one part, and probes for such models."""
+    """The configuration of a small decoder or encoder that contains the part to be checked, and passes over it."""
 
     config: config_model.TransformerConfig
     is_encoder: bool = False
     include_short_length: bool = True
-    """whether models with windows are checked on short texts as well"""
+    """whether models with windows are checked on short inputs as well"""
 
     @property
     def num_classes(self) -> int | None:
+        """Return the number of classes of an encoder, which classifies; None for a decoder."""
         return NUM_CLASSES if self.is_encoder else None
 
     def build_model(self, *, seed: int = 0, dtype: torch.dtype = torch.float64) -> Transformer:
@@ -53,17 +56,17 @@ class PartFixture:
             perturb_parameters(model)
         return model
 
-    def build_probe(
-        self, length: int = SHORT_LENGTH, *, seed: int = 0, dtype: torch.dtype = torch.float64
-    ) -> ModelProbe:
-        """Return a strict probe for the fixture's model, in the given precision and with the tolerances for parts."""
-        return ModelProbe(
+    def build_audited_model(
+        self, length: int = SHORT_INPUT_LENGTH, *, seed: int = 0, dtype: torch.dtype = torch.float64
+    ) -> AuditedModel:
+        """Return strict passes over the fixture's model, in the given precision and with the tolerances for parts."""
+        return AuditedModel(
             self.build_model(seed=seed, dtype=dtype),
             target=Target.CLASS if self.is_encoder else Target.NEXT_TOKEN,
             vocab_size=VOCAB_SIZE,
             context=self.config.context,
             num_classes=self.num_classes,
-            length=length,
+            input_length=length,
             dtypes=(dtype,),
             tolerances=PART_TOLERANCES,
             is_strict=True,
@@ -71,28 +74,29 @@ class PartFixture:
         )
 
     @cached_property
-    def lengths(self) -> tuple[int, ...]:
+    def input_lengths(self) -> tuple[int, ...]:
         """Return a short length, and a length at which windowed attention uses the blocked implementation."""
-        blocked = find_blocked_attention_length(self.build_model())
-        if not blocked:
-            return (SHORT_LENGTH,)
-        return (SHORT_LENGTH, blocked) if self.include_short_length else (blocked,)
+        blocked_length = choose_blocked_attention_input_length(self.build_model())
+        if not blocked_length:
+            return (SHORT_INPUT_LENGTH,)
+        return (SHORT_INPUT_LENGTH, blocked_length) if self.include_short_length else (blocked_length,)
 
     @cached_property
-    def probes(self) -> list[ModelProbe]:
-        """Return a float64 probe for each length."""
-        return [self.build_probe(length) for length in self.lengths]
+    def audited_models(self) -> list[AuditedModel]:
+        """Return passes in float64 for each input length."""
+        return [self.build_audited_model(length) for length in self.input_lengths]
 
     @cached_property
-    def float32_probes(self) -> list[ModelProbe]:
-        return [self.build_probe(length, dtype=torch.float32) for length in self.lengths]
+    def float32_audited_models(self) -> list[AuditedModel]:
+        """Return passes in float32 for each input length."""
+        return [self.build_audited_model(length, dtype=torch.float32) for length in self.input_lengths]
 
 
 def build_fixture(
     model_settings: Mapping[str, Any], *, is_encoder: bool = False, include_short_length: bool = True
 ) -> PartFixture:
-    """Return a fixture with these settings, whose context is long enough for its texts."""
+    """Return a fixture with `model_settings` and a context long enough for its inputs."""
     config = config_model.TransformerConfig.model_validate({**SMALL_MODEL_SETTINGS, **model_settings})
     fixture = PartFixture(config, is_encoder, include_short_length)
-    context = max(config.context, *fixture.lengths)
+    context = max(config.context, *fixture.input_lengths)
     return PartFixture(config.model_copy(update={"context": context}), is_encoder, include_short_length)

@@ -15,7 +15,7 @@ MAX_TRUNCATED_SHARE = 0.05
 def audit_truncation(encoded_splits: Mapping[str, EncodedSplit]) -> CheckResult:
     """Count the truncated rows in each split."""
     splits = {name: split for name, split in encoded_splits.items() if isinstance(split, TokenRows)}
-    longest = max(int(split.lengths.max()) for split in splits.values())
+    longest = max(int(split.row_lengths.max()) for split in splits.values())
     procedure = f"rows longer than the maximum length; the longest after truncation has {longest} tokens"
     observation = ", ".join(f"{name} {split.num_pretruncated} of {len(split)}" for name, split in splits.items())
     if not any(split.num_pretruncated for split in splits.values()):

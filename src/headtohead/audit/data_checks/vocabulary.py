@@ -14,20 +14,21 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from headtohead.audit.data_checks.overlap import normalize_text
-from headtohead.audit.result import CheckResult, build_not_applicable
+from headtohead.audit.data_checks.word_hashing import normalize_text
+from headtohead.audit.result import CheckResult, build_inapplicable_result
 from headtohead.data.splits import Corpus, Split
-from headtohead.data.tokenizers import TokenizerProtocol
+from headtohead.data.tokenization.tokenizers import TokenizerProtocol
 
-VOCABULARY_CHECK_NAME, UNKNOWN_CHECK_NAME = "vocabulary", "unknown tokens"
+VOCABULARY_CHECK_NAME = "vocabulary"
+UNKNOWN_CHECK_NAME = "unknown tokens"
 
 SplitTokenCounts = Mapping[str, NDArray[np.int64]]
 """count of each vocabulary token, by split"""
 ROWS_PER_BLOCK = 2**14
-MIN_TEST_TOKENS, MAX_TEST_SHARE = 10, 0.5
-"""a given vocabulary was fitted on test if at least this many of its longest tokens outside train, and more than this
-share of them, occur in test
-"""
+MIN_TEST_TOKENS = 10
+"""number of the longest tokens outside train that must occur in test before a given vocabulary is suspected"""
+MAX_TEST_SHARE = 0.5
+"""share of the longest tokens outside train that occur in test above which a given vocabulary was fitted on test"""
 
 
 @dataclass(frozen=True)
@@ -36,10 +37,12 @@ class _TextOutsideTrain:
 
     num_rows: int
     normalized_rows: frozenset[str]
+    """rows outside train, by which copies are recognized"""
     train_rows: Sequence[str]
-    text: str
-    text_without_held_out: str
-    """the text without held-out rows"""
+    joined_text: str
+    """all rows outside train, in lower case"""
+    joined_text_without_held_out: str
+    """rows outside train that are not held-out rows, in lower case"""
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ def audit_vocabulary(
     `is_given` means that the tokenizer was read from a file, so its training text is unknown.
     """
     if tokenizer.kind == "bytes":
-        return build_not_applicable(VOCABULARY_CHECK_NAME, "bytes need no vocabulary")
+        return build_inapplicable_result(VOCABULARY_CHECK_NAME, "bytes need no vocabulary")
     if is_given or tokenizer.kind in ("file", "pretrained"):
         return _audit_given_vocabulary(corpus, tokenizer, token_counts)
     outside = _collect_text_outside_train(corpus)
@@ -119,14 +122,16 @@ def _audit_given_vocabulary(
     Among a general vocabulary's longest tokens that train does not contain, few occur in test. If most of them do, the
     vocabulary was fitted on test.
     """
-    tests = np.sum([token_counts[split.name] for split in corpus.get_test_splits()], axis=0)
-    if int(tests.sum()) > int(token_counts["train"].sum()):
-        return build_not_applicable(VOCABULARY_CHECK_NAME, "test is longer than train, so it has tokens of its own")
-    unused = [index for index in _find_longest_tokens(tokenizer) if token_counts["train"][index] == 0]
-    num_in_test = int((tests[unused] > 0).sum())
-    procedure = f"the {len(unused):,} longest tokens that do not occur in train, looked up in test"
-    observation = f"{num_in_test:,} of {len(unused):,} occur in test"
-    if num_in_test < MIN_TEST_TOKENS or num_in_test <= MAX_TEST_SHARE * len(unused):
+    test_counts = np.sum([token_counts[split.name] for split in corpus.get_test_splits()], axis=0)
+    if int(test_counts.sum()) > int(token_counts["train"].sum()):
+        return build_inapplicable_result(
+            VOCABULARY_CHECK_NAME, "test is longer than train, so it has tokens of its own"
+        )
+    unused_ids = [token_id for token_id in _find_longest_tokens(tokenizer) if token_counts["train"][token_id] == 0]
+    num_in_test = int((test_counts[unused_ids] > 0).sum())
+    procedure = f"the {len(unused_ids):,} longest tokens that do not occur in train, looked up in test"
+    observation = f"{num_in_test:,} of {len(unused_ids):,} occur in test"
+    if num_in_test < MIN_TEST_TOKENS or num_in_test <= MAX_TEST_SHARE * len(unused_ids):
         interpretation = "The vocabulary is not that of the test text."
         return CheckResult(VOCABULARY_CHECK_NAME, True, procedure, observation, interpretation)
     return CheckResult(
@@ -140,11 +145,11 @@ def _audit_given_vocabulary(
 
 
 def _find_longest_tokens(tokenizer: TokenizerProtocol) -> list[int]:
-    """Return the tokens of at least 3 characters that are not a prefix or suffix of any other, such as whole words."""
-    tokens = [tokenizer.id_to_token(index) for index in range(tokenizer.vocab_size)]
-    parts = {token[:end] for token in tokens for end in range(3, len(token))}
-    parts |= {token[start:] for token in tokens for start in range(1, len(token) - 2)}
-    return [index for index, token in enumerate(tokens) if len(token) >= 3 and token not in parts]
+    """Return the ids of tokens of at least 3 characters that are not a prefix or suffix of others, such as words."""
+    tokens = [tokenizer.id_to_token(token_id) for token_id in range(tokenizer.vocab_size)]
+    affixes = {token[:end] for token in tokens for end in range(3, len(token))}
+    affixes |= {token[start:] for token in tokens for start in range(1, len(token) - 2)}
+    return [token_id for token_id, token in enumerate(tokens) if len(token) >= 3 and token not in affixes]
 
 
 def _describe_coverage(coverage: _SplitCoverage, noun: str) -> str:
@@ -167,12 +172,14 @@ def _collect_text_outside_train(corpus: Corpus) -> _TextOutsideTrain:
     if corpus.vocabulary_rows is corpus.train.rows:
         return _TextOutsideTrain(0, frozenset(), corpus.train.rows, "", "")
     train_rows = set(corpus.train.rows)
-    texts = [row for line in corpus.vocabulary_rows if (row := line.rpartition("\t")[2]) not in train_rows]
-    normalized = [normalize_text(text) for text in texts]
-    held_out_texts = {normalize_text(row) for split in corpus.get_test_splits() for row in split.rows}
-    clean_texts = [text for text, key in zip(texts, normalized, strict=True) if key not in held_out_texts]
-    text, clean_text = ("\n".join(rows).casefold() for rows in (texts, clean_texts))
-    return _TextOutsideTrain(len(texts), frozenset(normalized), corpus.train.rows, text, clean_text)
+    rows = [row for line in corpus.vocabulary_rows if (row := line.rpartition("\t")[2]) not in train_rows]
+    normalized_rows = [normalize_text(row) for row in rows]
+    held_out_rows = {normalize_text(row) for split in corpus.get_test_splits() for row in split.rows}
+    rows_not_held_out = [
+        row for row, normalized in zip(rows, normalized_rows, strict=True) if normalized not in held_out_rows
+    ]
+    text, text_not_held_out = ("\n".join(selected).casefold() for selected in (rows, rows_not_held_out))
+    return _TextOutsideTrain(len(rows), frozenset(normalized_rows), corpus.train.rows, text, text_not_held_out)
 
 
 def _measure_split_coverage(
@@ -183,20 +190,20 @@ def _measure_split_coverage(
     is_not_in_train = (counts > 0) & (token_counts["train"] == 0)
     special_ids = {tokenizer.unk_id, tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id}
     is_not_in_train[[token_id for token_id in special_ids if token_id is not None]] = False
-    foreign_ids = np.flatnonzero(is_not_in_train)
+    ids_outside_train = np.flatnonzero(is_not_in_train)
     is_whole_word = tokenizer.kind == "words"
     outside_train = in_held_out = in_no_text = 0
-    for foreign_id, count in zip(foreign_ids.tolist(), counts[foreign_ids].tolist(), strict=True):
-        word = tokenizer.decode([foreign_id]).strip().casefold()
+    for token_id, count in zip(ids_outside_train.tolist(), counts[ids_outside_train].tolist(), strict=True):
+        word = tokenizer.decode([token_id]).strip().casefold()
         # A subword may occur in train only inside longer subwords; single bytes always do.
         if tokenizer.kind == "bpe" and (
-            len(tokenizer.id_to_token(foreign_id)) == 1 or _is_word_in_rows(word, text_outside_train.train_rows)
+            len(tokenizer.id_to_token(token_id)) == 1 or _is_word_in_rows(word, text_outside_train.train_rows)
         ):
             continue
         outside_train += count
-        if contains_word(word, text_outside_train.text_without_held_out, match_whole_word=is_whole_word):
+        if contains_word(word, text_outside_train.joined_text_without_held_out, match_whole_word=is_whole_word):
             continue
-        if contains_word(word, text_outside_train.text, match_whole_word=is_whole_word):
+        if contains_word(word, text_outside_train.joined_text, match_whole_word=is_whole_word):
             in_held_out += count
         else:
             in_no_text += count
@@ -207,9 +214,9 @@ def _measure_split_coverage(
 
 
 def _is_word_in_rows(word: str, rows: Sequence[str]) -> bool:
-    """Return whether the word occurs in these rows, which are read in blocks because they may not fit into memory."""
-    iterator = iter(rows)
-    while block := list(islice(iterator, ROWS_PER_BLOCK)):
+    """Return whether a word occurs in `rows`, which are read in blocks because they may not fit into memory."""
+    row_iterator = iter(rows)
+    while block := list(islice(row_iterator, ROWS_PER_BLOCK)):
         if contains_word(word, "\n".join(block).casefold(), match_whole_word=False):
             return True
     return False
@@ -240,7 +247,7 @@ def audit_unknown_tokens(
     Fails if out-of-vocabulary tokens occur in held-out text but never in training.
     """
     if tokenizer.unk_id is None:
-        return build_not_applicable(UNKNOWN_CHECK_NAME, f"a tokenizer of {tokenizer.kind} has no unknown tokens")
+        return build_inapplicable_result(UNKNOWN_CHECK_NAME, f"a tokenizer of {tokenizer.kind} has no unknown tokens")
     counts = {name: int(split_counts[tokenizer.unk_id]) for name, split_counts in token_counts.items()}
     observation = ", ".join(
         f"{name} {_format_percentage(count, int(token_counts[name].sum()))}" for name, count in counts.items()
@@ -265,4 +272,5 @@ def audit_unknown_tokens(
 
 
 def _format_percentage(count: int, total: int) -> str:
+    """Return a share of tokens as a percentage."""
     return f"{count / max(1, total):.1%}"

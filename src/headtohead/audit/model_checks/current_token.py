@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import torch
 
-from headtohead.audit.probe import ModelProbe
-from headtohead.audit.result import CheckResult, build_not_applicable
+from headtohead.audit.audited_model import AuditedModel
+from headtohead.audit.result import CheckResult, build_inapplicable_result
 
 CURRENT_TOKEN_CHECK_NAME = "current-token"
 
 
-def check_current_token(probe: ModelProbe) -> CheckResult:
+def check_current_token(audited_model: AuditedModel) -> CheckResult:
     """Check that the logits at the last position change if the last token is replaced."""
-    if not probe.is_causal:
-        return build_not_applicable(CURRENT_TOKEN_CHECK_NAME, "the model is an encoder, which reads the whole text")
-    replaced = probe.replace_tokens_from(probe.input_ids, probe.length - 1)
-    change = (probe.compute_logits(replaced) - probe.compute_logits(probe.input_ids))[:, -1].abs().amax()
-    procedure = f"last token of {len(probe.input_ids)} texts replaced; {probe.setup_description}"
+    if not audited_model.is_causal:
+        return build_inapplicable_result(
+            CURRENT_TOKEN_CHECK_NAME, "the model is an encoder, which reads the whole sequence"
+        )
+    replaced_ids = audited_model.replace_tokens_from(audited_model.input_ids, audited_model.input_length - 1)
+    logits = audited_model.compute_logits(audited_model.input_ids)
+    change = (audited_model.compute_logits(replaced_ids) - logits)[:, -1].abs().amax()
+    procedure = f"last token of {len(audited_model.input_ids)} sequences replaced; {audited_model.setup_description}"
     observation = f"the logits that follow it change by up to {float(change):.2g}"
     if not torch.isfinite(change) or float(change) > 0:
         interpretation = "Predictions use the token before the one to predict."

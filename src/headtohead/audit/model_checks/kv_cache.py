@@ -1,4 +1,4 @@
-"""KV cache: decoding must give the same logits as one full pass, in an `h2h generate` session and with any chunks.
+"""KV cache: decoding must give the same logits as one full pass, in an `h2h generate` session and in any chunks.
 
 Scores are computed in full passes, so a wrong cache affects samples but does not withhold the verdict.
 """
@@ -11,16 +11,16 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from headtohead.audit.model_checks.base import Failure, Measurement, ModelCheck, build_mixed_padding_mask
-from headtohead.audit.probe import ModelProbe, UnsupportedInputError
+from headtohead.audit.audited_model import AuditedModel, UnsupportedInputError, build_mixed_padding_mask
+from headtohead.audit.model_checks.base import FailureWording, Measurement, ModelCheck, SuccessWording
 from headtohead.audit.result import CheckResult
-from headtohead.audit.tolerance import Difference, measure_difference
-from headtohead.audit.user_code import fork_all_rngs, format_model_error
+from headtohead.audit.tolerance import Difference, measure_tensor_difference
+from headtohead.audit.user_code import fork_rngs_for_user_code, format_model_error
 from headtohead.generation.session import DecodingSession
 from headtohead.nn.kv_cache import KVCache
 from headtohead.nn.transformer import Transformer
 
-DECODE_STEPS = 8
+MAX_DECODED_TOKENS = 8
 """number of tokens that are decoded one at a time"""
 
 
@@ -29,82 +29,100 @@ class KVCacheCheck(ModelCheck):
 
     name = "kv-cache"
     requires_determinism = True
-    success = ("cached decoding equals a full pass", "Samples come from the model that is scored.")
-    failure = Failure(
+    success = SuccessWording("cached decoding equals a full pass", "Samples come from the model that is scored.")
+    failure = FailureWording(
         "cached decoding differs from a full pass",
         "Samples generated with the cache are wrong. Scores are computed in full passes and remain valid.",
         "its cache differs",
     )
 
-    def find_inapplicable_reason(self, probe: ModelProbe) -> str:
-        """Return why cached decoding cannot be checked: an encoder, no cache support, or a text that is too short."""
-        if not probe.is_causal:
+    def find_inapplicable_reason(self, audited_model: AuditedModel) -> str:
+        """Return the reason to skip the check: the model is an encoder, has no cache, or the inputs are too short."""
+        if not audited_model.is_causal:
             return "the model is an encoder, which does not decode"
-        if not isinstance(probe.model, Transformer):
+        if not isinstance(audited_model.model, Transformer):
             return "the model has no cache"
-        return f"a text of {probe.length} tokens is too short to decode" if probe.length < 3 else ""
+        return (
+            f"a sequence of {audited_model.input_length} tokens is too short to decode"
+            if audited_model.input_length < 3
+            else ""
+        )
 
-    def describe_procedure(self, probe: ModelProbe) -> str:
-        return f"prompts and up to {DECODE_STEPS} tokens as in `h2h generate`, a text in two chunks, padded prompts"
+    def describe_procedure(self, audited_model: AuditedModel) -> str:
+        decoding = f"prompts and up to {MAX_DECODED_TOKENS} tokens as in `h2h generate`"
+        return f"{decoding}, a sequence in two chunks, padded prompts"
 
-    def run(self, probe: ModelProbe) -> CheckResult:
+    def run(self, audited_model: AuditedModel) -> CheckResult:
         """Run the check; an exception during a cached pass counts as a failure."""
         try:
-            return super().run(probe)
+            return super().run(audited_model)
         except UnsupportedInputError as error:
-            procedure = f"{self.describe_procedure(probe)}; {probe.setup_description}"
+            procedure = f"{self.describe_procedure(audited_model)}; {audited_model.setup_description}"
             observation = f"a pass with a cache fails: {error}"
             interpretation = self.failure.interpretation
             return CheckResult(
                 self.name, False, procedure, observation, interpretation, failure_reason="its cache fails"
             )
 
-    def measure(self, probe: ModelProbe, *, training: bool = False) -> Iterator[Measurement]:
+    def measure_differences(self, audited_model: AuditedModel, *, training: bool = False) -> Iterator[Measurement]:
         """Compare logits computed in chunks with a cache to those from one full pass, with and without padding."""
-        assert isinstance(probe.model, Transformer)
-        ids, length, num_layers = probe.input_ids[:2], probe.length, len(probe.model.layers)
-        compute_logits = partial(probe.compute_logits, training=training)
-        yield _measure_session(probe)
+        assert isinstance(audited_model.model, Transformer)
+        ids, length, num_layers = (
+            audited_model.input_ids[:2],
+            audited_model.input_length,
+            audited_model.model.stack.depth,
+        )
+        compute_logits = partial(audited_model.compute_logits, training=training)
+        tolerance = audited_model.rounding_tolerance
+        yield _measure_decoding_session_error(audited_model)
         expected = compute_logits(ids)
-        steps = min(DECODE_STEPS, length - 1)
-        for chunks in ([length - steps] + [1] * steps, [length // 2, length - length // 2]):
-            logits = compute_logits_in_chunks(compute_logits, num_layers, ids, chunks)
-            yield measure_difference(logits, expected, f"chunks of {_format(chunks)}", probe.rounding_tolerance)
-        ids = probe.input_ids
+        num_decoded = min(MAX_DECODED_TOKENS, length - 1)
+        for chunk_sizes in ([length - num_decoded] + [1] * num_decoded, [length // 2, length - length // 2]):
+            logits = compute_logits_in_chunks(compute_logits, num_layers, ids, chunk_sizes)
+            label = f"chunks of {_format_chunk_sizes(chunk_sizes)}"
+            yield measure_tensor_difference(logits, expected, label, tolerance)
+        ids = audited_model.input_ids
         mask = build_mixed_padding_mask(ids)
         expected = compute_logits(ids, mask)[mask]
-        for chunks in ([length - 2, 1, 1], [length // 3, 1, length - length // 3 - 1]):
-            logits = compute_logits_in_chunks(compute_logits, num_layers, ids, chunks, mask)[mask]
-            label = f"with padding, chunks of {_format(chunks)}"
-            yield measure_difference(logits, expected, label, probe.rounding_tolerance)
+        for chunk_sizes in ([length - 2, 1, 1], [length // 3, 1, length - length // 3 - 1]):
+            logits = compute_logits_in_chunks(compute_logits, num_layers, ids, chunk_sizes, mask)[mask]
+            label = f"with padding, chunks of {_format_chunk_sizes(chunk_sizes)}"
+            yield measure_tensor_difference(logits, expected, label, tolerance)
 
 
-def _measure_session(probe: ModelProbe) -> Difference:
-    """Return the largest change in next-token logits in a `generate` session, with prompts of several lengths."""
-    assert isinstance(probe.model, Transformer)
-    texts, steps = probe.input_ids, min(DECODE_STEPS, probe.length - 1)
-    has_padding = probe.model.can_pad and probe.length > steps + 1
-    starts = [row % 2 if has_padding else 0 for row in range(len(texts))]
+def _measure_decoding_session_error(audited_model: AuditedModel) -> Difference:
+    """Return the largest difference of next-token logits in a decoding session from those of full passes.
+
+    The batch is decoded as in `h2h generate`, with prompts of two lengths if the model can pad.
+    """
+    assert isinstance(audited_model.model, Transformer)
+    input_ids = audited_model.input_ids
+    num_decoded = min(MAX_DECODED_TOKENS, audited_model.input_length - 1)
+    has_padding = audited_model.model.can_pad and audited_model.input_length > num_decoded + 1
+    start_positions = [batch_index % 2 if has_padding else 0 for batch_index in range(len(input_ids))]
+    sequences = [sequence[start:] for sequence, start in zip(input_ids, start_positions, strict=True)]
     if has_padding:
-        rows = [probe.compute_logits(text[None, start:])[0] for text, start in zip(texts, starts, strict=True)]
+        full_logits = [audited_model.compute_logits(sequence[None])[0] for sequence in sequences]
     else:
-        rows = list(probe.compute_logits(texts))
-    expected = torch.stack([row[-steps - 1 :] for row in rows])
-    prompts = [text[start:-steps].tolist() for text, start in zip(texts, starts, strict=True)]
+        full_logits = list(audited_model.compute_logits(input_ids))
+    expected = torch.stack([logits[-num_decoded - 1 :] for logits in full_logits])
+    prompts = [sequence[:-num_decoded].tolist() for sequence in sequences]
     try:
-        with fork_all_rngs(probe.seed, "audit", 0):
-            session = DecodingSession(probe.model, prompts)
-        logits = [session.logits]
-        for tokens in texts[:, -steps:].unbind(1):
-            with fork_all_rngs(probe.seed, "audit", 0):
-                session.append_tokens(tokens.tolist())
-            logits.append(session.logits)
+        with fork_rngs_for_user_code(audited_model.seed, "audit", 0):
+            session = DecodingSession(audited_model.model, prompts)
+        step_logits = [session.logits]
+        for token_ids in input_ids[:, -num_decoded:].unbind(1):
+            with fork_rngs_for_user_code(audited_model.seed, "audit", 0):
+                session.append_tokens(token_ids.tolist())
+            step_logits.append(session.logits)
     except Exception as error:
         raise UnsupportedInputError(format_model_error(error)) from error
-    return measure_difference(torch.stack(logits, 1), expected, "decoded as in generate", probe.rounding_tolerance)
+    logits, tolerance = torch.stack(step_logits, 1), audited_model.rounding_tolerance
+    return measure_tensor_difference(logits, expected, "decoded as in generate", tolerance)
 
 
-def _format(chunk_sizes: Sequence[int]) -> str:
+def _format_chunk_sizes(chunk_sizes: Sequence[int]) -> str:
+    """Return the label of a comparison in which a sequence is decoded in chunks of these sizes."""
     return "1 token" if set(chunk_sizes) == {1} else f"{', '.join(map(str, chunk_sizes))} tokens"
 
 
@@ -115,7 +133,7 @@ def compute_logits_in_chunks(
     chunk_sizes: Sequence[int],
     attention_mask: Tensor | None = None,
 ) -> Tensor:
-    """Return the logits at all positions, computed chunk by chunk with a cache, shape (batch, length, vocab)."""
+    """Return the logits at all positions, computed chunk by chunk with a KV cache, shape (batch, length, vocab)."""
     cache = KVCache(num_layers)
     id_chunks = input_ids.split(list(chunk_sizes), dim=1)
     mask_chunks = [None] * len(id_chunks) if attention_mask is None else attention_mask.split(list(chunk_sizes), dim=1)

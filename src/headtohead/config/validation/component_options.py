@@ -1,6 +1,6 @@
-"""Options of components: the keyword-only arguments of the class or function that a name in an experiment file selects.
+"""Options of components: the keyword-only arguments of the class or function selected by a name in an experiment file.
 
-Parts, optimizers, schedules and tokenizers are all registered as factories by name and validated here.
+Parts, optimizers, schedules and tokenizers are registered as factories by name, and their options are validated here.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ from headtohead.config.validation.error_messages import suggest_key
 from headtohead.errors import ValidationIssue, suggest
 
 Factory = Callable[..., Any]
+"""class or function that builds a component"""
 TYPE_DESCRIPTIONS: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
-def get_options(factory: Factory) -> dict[str, inspect.Parameter]:
+def get_component_options(factory: Factory) -> dict[str, inspect.Parameter]:
     """Return the options of a factory: its keyword-only arguments."""
     parameters = inspect.signature(factory).parameters
     return {name: p for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
 
 
-def get_option_types(factory: Factory) -> dict[str, Any]:
+def get_component_option_types(factory: Factory) -> dict[str, Any]:
     """Return the types of the options; an empty dict if they cannot be resolved, as for imports under TYPE_CHECKING."""
     function = factory.__init__ if isinstance(factory, type) else factory  # type: ignore[misc]
     try:
@@ -37,20 +38,20 @@ def get_option_types(factory: Factory) -> dict[str, Any]:
         return {}
 
 
-def get_summary(factory: Factory) -> str:
-    """Return the first line of the docstring of a factory."""
+def get_component_summary(factory: Factory) -> str:
+    """Return the first line of a factory's docstring, which describes the component."""
     return (inspect.getdoc(factory) or "").partition("\n")[0]
 
 
-def format_options(factory: Factory) -> str:
-    """Return the options of a factory with their defaults, in TOML syntax."""
+def format_component_options(factory: Factory) -> str:
+    """Return a component's options with their defaults, in TOML syntax."""
     return ", ".join(
-        f"{name} = {_format_toml_value(p.default)}" if p.default is not p.empty else f"{name} (required)"
-        for name, p in get_options(factory).items()
+        f"{name} = {_format_default_value(p.default)}" if p.default is not p.empty else f"{name} (required)"
+        for name, p in get_component_options(factory).items()
     )
 
 
-def _format_toml_value(value: Any) -> str:
+def _format_default_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return "unset" if value is None else (f'"{value}"' if isinstance(value, str) else str(value))
@@ -59,9 +60,16 @@ def _format_toml_value(value: Any) -> str:
 def validate_component(
     value: Any, factories: Mapping[str, Factory], description: str, location: str
 ) -> list[ValidationIssue]:
-    """Return the issues of a component in an experiment file: an unknown name, or options that do not match.
+    """Check the name and options of a component in an experiment file.
 
-    `description` names what the factories build, such as "optimizer".
+    Args:
+        value: The component, as given in the file.
+        factories: Registered factories by name.
+        description: Kind of component, for error messages, such as "optimizer".
+        location: Dotted name of the setting, for error messages.
+
+    Returns:
+        The issues found: an unknown name, or options that do not match the factory's signature.
     """
     try:
         config = ComponentConfig.model_validate(value)
@@ -71,12 +79,12 @@ def validate_component(
     if config.kind not in factories:
         message, names = f"unknown {description} {config.kind!r}", tuple(factories)
         return [ValidationIssue(location, message, names, suggest(config.kind, names))]
-    return validate_options(factories[config.kind], config, location)
+    return validate_component_options(factories[config.kind], config, location)
 
 
-def validate_options(factory: Factory, config: ComponentConfig, location: str) -> list[ValidationIssue]:
-    """Return the issues of the options of a component, checked against the signature of its factory."""
-    options, hints = get_options(factory), get_option_types(factory)
+def validate_component_options(factory: Factory, config: ComponentConfig, location: str) -> list[ValidationIssue]:
+    """Return the issues of a component's options, checked against the signature of its factory."""
+    options, hints = get_component_options(factory), get_component_option_types(factory)
     issues = []
     for name, value in config.options.items():
         if name not in options:
@@ -96,9 +104,9 @@ def validate_options(factory: Factory, config: ComponentConfig, location: str) -
 
 
 def _find_violated_requirement(value: Any, hint: Any) -> str | None:
-    """Return what a value must be to match a type hint, or None if it matches."""
+    """Return the expected type in words if an option's value does not match its type hint, else None."""
     try:
-        # As JSON, in which a list is a tuple and a whole number is a number, but true is not 1.
+        # Compare as JSON, where a list is a tuple and an integer is a number, but true is not 1.
         adapter = TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
         adapter.validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
@@ -108,7 +116,7 @@ def _find_violated_requirement(value: Any, hint: Any) -> str | None:
 
 
 def _format_type_hint(hint: Any) -> str:
-    """Describe a type hint in words, for error messages."""
+    """Return the type of an option in words, for error messages."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
         return _format_type_hint(inner[0])

@@ -1,4 +1,4 @@
-"""Convert pydantic errors to issues with the place, the given value, the allowed values and a suggestion."""
+"""Convert pydantic errors to issues with location, given value, allowed values and a suggestion."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 from pydantic import BaseModel
 
 from headtohead.config.base import ComponentConfig
-from headtohead.config.data import DataConfig
 from headtohead.config.experiment import Experiment
-from headtohead.config.model import CustomModelConfig, PretrainedModelConfig, TransformerConfig
-from headtohead.config.training import TrainingConfig
+from headtohead.config.tables.data import DataConfig
+from headtohead.config.tables.model import CustomModelConfig, PretrainedModelConfig, TransformerConfig
+from headtohead.config.tables.training import TrainingConfig
 from headtohead.errors import ValidationIssue, suggest
 
+# Tags of the unions in experiment files, which pydantic includes in the locations of errors.
 UNION_TAGS = {"values", "range", "parts", "own", "encoder", "named", "each layer", "all layers"}
 MODEL_CONFIGS_BY_TAG: dict[str, type[BaseModel]] = {
     "parts": TransformerConfig,
@@ -34,10 +35,10 @@ RENAMED_KEYS = {
     "data.validation": "data.validation_fraction",
     "data.watch": "data.monitor",
     "matters": "equivalence_margin",
-    "model.embedding_start": "model.embedding_init_std",
+    "model.embedding_start": "model.embedding.std",
     "model.fewer": "model.layer_subset",
     "model.lora.on": "model.lora.target_modules",
-    "model.output_start": "model.output_init",
+    "model.output_start": "model.output.init",
     "model.tied": "model.tie_word_embeddings",
     "search.prune.after": "search.prune.min_seeds",
     "taught": "conclusions",
@@ -51,7 +52,8 @@ RENAMED_KEYS = {
     "teacher.claims.why": "teacher.claims.explanation",
     "teacher.reported": "teacher.published",
     "training.batch": "training.batch_size",
-    "training.batching": "training.group_by_length",
+    "training.batching": "training.order",
+    "training.sampling": "training.order",
     "training.best_by": "training.metric_for_best_model",
     "training.checkpoint": "training.checkpoint_every",
     "training.clip": "training.max_grad_norm",
@@ -79,7 +81,7 @@ SYNONYMS = {
     "training.optimizer.weight_decay": "weight_decay wd",
     "training.optimizer.betas": "betas adam_betas",
     "training.schedule.warmup": "warmup warmup_steps warmup_iters",
-    "training.steps": "epochs num_epochs num_train_epochs n_epochs max_steps num_steps iterations max_iters",
+    "training.budget": "steps epochs num_epochs num_train_epochs n_epochs max_steps num_steps iterations max_iters",
     "training.batch_size": "bs train_batch_size per_device_train_batch_size micro_batch_size",
     "training.max_grad_norm": "grad_clip clip_grad gradient_clipping clip_grad_norm",
     "training.eval_every": "eval_steps eval_interval evaluation_interval",
@@ -106,32 +108,33 @@ TYPE_DESCRIPTIONS = {
 
 def convert_pydantic_error(error: Any) -> ValidationIssue:
     """Convert one entry of `ValidationError.errors()` to a `ValidationIssue`."""
-    loc = [str(key) for key in error["loc"] if str(key) not in UNION_TAGS]
+    keys = [str(key) for key in error["loc"] if str(key) not in UNION_TAGS]
     # For a union of plain types, pydantic appends the name of the type to the location.
-    location = ".".join(key for key in loc if not re.search(r"constrained-|^(int|str|literal\[|function-)", key))
+    location = ".".join(key for key in keys if not re.search(r"constrained-|^(int|str|literal\[|function-)", key))
     error_type, value, context = error["type"], error["input"], error.get("ctx", {})
     if error_type == "extra_forbidden":
-        allowed = _get_allowed_keys(
-            loc[:-1], next((MODEL_CONFIGS_BY_TAG[tag] for tag in error["loc"] if tag in MODEL_CONFIGS_BY_TAG), None)
+        allowed_values = _get_allowed_keys(
+            keys[:-1], next((MODEL_CONFIGS_BY_TAG[tag] for tag in error["loc"] if tag in MODEL_CONFIGS_BY_TAG), None)
         )
         key = re.sub(r"^variants\.[^.]+\.|\.\d+", "", location)
         if new_key := RENAMED_KEYS.get(key) or RENAMED_KEYS.get(key.removeprefix("teacher.")):
             return ValidationIssue(location, f"was written for version 0.1; the key is now {new_key!r}")
-        return ValidationIssue(location, "unknown key", allowed, suggest_key(loc[-1], allowed, key.rpartition(".")[0]))
+        return ValidationIssue(
+            location, "unknown key", allowed_values, suggest_key(keys[-1], allowed_values, key.rpartition(".")[0])
+        )
     if error_type == "missing":
         return ValidationIssue(location, "is missing")
     if error_type == "literal_error":
-        allowed = tuple(re.findall(r"'([^']*)'", context.get("expected", "")))
-        return ValidationIssue(location, f"cannot be {value!r}", allowed, suggest(str(value), allowed))
+        allowed_values = tuple(re.findall(r"'([^']*)'", context.get("expected", "")))
+        return ValidationIssue(location, f"cannot be {value!r}", allowed_values, suggest(str(value), allowed_values))
     if error_type in TYPE_DESCRIPTIONS:
-        return ValidationIssue(location, f"must be {TYPE_DESCRIPTIONS[error_type]}, not {_describe_value(value)}")
+        return ValidationIssue(location, f"must be {TYPE_DESCRIPTIONS[error_type]}, not {_describe_toml_value(value)}")
     if error_type == "value_error":
         return ValidationIssue(location, str(context.get("error", error["msg"])))
     if error_type == "string_pattern_mismatch":
         examples = {
             "seeds": '5, "auto" or "auto up to 20"',
             "module": "file.py:Name",
-            "steps": '500 or "15 epochs"',
             "eval_every": '100 or "1 epoch"',
             "checkpoint_every": '100 or "1 epoch"',
         }
@@ -141,35 +144,40 @@ def convert_pydantic_error(error: Any) -> ValidationIssue:
     if error_type in bounds:
         bound = next(iter(value for name, value in context.items() if name in {"gt", "ge", "lt", "le"}))
         return ValidationIssue(location, f"must be {bounds[error_type]} {bound}, not {value!r}")
-    return ValidationIssue(location, f"{error['msg'].lower()}, not {_describe_value(value)}")
+    return ValidationIssue(location, f"{error['msg'].lower()}, not {_describe_toml_value(value)}")
 
 
-def suggest_key(key: str, allowed: Sequence[str], table_name: str) -> str | None:
-    """Return the key that was probably meant: a synonym, a key of another table, or the closest of `allowed`."""
+def suggest_key(key: str, allowed_keys: Sequence[str], table_name: str) -> str | None:
+    """Return the key that was probably meant: a synonym, the key of a different table, or the closest one."""
     synonym = _KEY_BY_SYNONYM.get(key.lower().replace("-", "_"))
     if synonym is not None:
-        return synonym.rpartition(".")[2] if synonym.rpartition(".")[2] in allowed else synonym
+        return synonym.rpartition(".")[2] if synonym.rpartition(".")[2] in allowed_keys else synonym
     tables: dict[str, type[BaseModel]] = {
         "data": DataConfig,
         "model": TransformerConfig,
         "training": TrainingConfig,
     }
-    other = [f"{name}.{key}" for name, table in tables.items() if name != table_name and key in table.model_fields]
-    return other[0] if other else suggest(key, allowed)
+    dotted_keys = [
+        f"{name}.{key}" for name, table in tables.items() if name != table_name and key in table.model_fields
+    ]
+    return dotted_keys[0] if dotted_keys else suggest(key, allowed_keys)
 
 
-def _describe_value(value: object) -> str:
-    """Return a value with the name of its TOML type: "the text '5'"."""
-    names = {str: "text", bool: "true or false", int: "number", float: "number", list: "list", dict: "table"}
-    return f"the {names.get(type(value), type(value).__name__)} {value!r}"
+def _describe_toml_value(value: object) -> str:
+    """Return an invalid value with the name of its TOML type: "the text '5'"."""
+    type_names = {str: "text", bool: "true or false", int: "number", float: "number", list: "list", dict: "table"}
+    return f"the {type_names.get(type(value), type(value).__name__)} {value!r}"
 
 
-def _get_allowed_keys(loc: Sequence[str], model: type[BaseModel] | None) -> tuple[str, ...]:
-    """Return the keys of the table at `loc`. `model` is the class of the [model] table, if it is known."""
+def _get_allowed_keys(table_path: Sequence[str], model_class: type[BaseModel] | None) -> tuple[str, ...]:
+    """Return the keys that an experiment file may have in a table; () if they are not known.
+
+    `model_class` is the config class of the [model] table, if it is known.
+    """
     table: type[BaseModel] = Experiment
-    for key in loc:
-        if key == "model" and model is not None:
-            table = model
+    for key in table_path:
+        if key == "model" and model_class is not None:
+            table = model_class
             continue
         annotation = table.model_fields[key].annotation if key in table.model_fields else None
         config_classes = [

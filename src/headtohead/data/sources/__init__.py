@@ -1,10 +1,10 @@
 """Corpus sources: where an experiment's text comes from.
 
-A source is a function or class registered under a name with `@source(name)`. The package has four: `sotu`, `folder`,
-`file` and `hub`. Define your own source in a separate file and list that file in `plugins`.
+A source is a function or class registered under a name with `@source(name)`. The built-in sources are `sotu`, `folder`,
+`file`, `files` and `hub`. To add a source, define it in a Python file and list that file in `plugins`.
 """
 
+from headtohead.data.raw_corpus import RawCorpus, RawSplit
 from headtohead.data.sources.registry import CorpusSource, SourceRequest, source
-from headtohead.data.splits import RawCorpus, RawSplit
 
 __all__ = ["CorpusSource", "RawCorpus", "RawSplit", "SourceRequest", "source"]

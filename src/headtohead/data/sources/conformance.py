@@ -1,4 +1,4 @@
-"""A conformance suite for corpus sources, to use in your own tests.
+"""A conformance suite that checks custom corpus sources in the user's tests.
 
 class TestPoems(SourceConformanceSuite):
     source = "poems:tests/poems.json"
@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from headtohead.config.data import DataConfig
+from headtohead.config.tables.data import DataConfig
+from headtohead.data.raw_corpus import RawCorpus, check_raw_corpus
+from headtohead.data.sources.file_formats import has_lone_surrogate
 from headtohead.data.sources.loading import load_corpus, resolve_source
-from headtohead.data.sources.readers import has_lone_surrogate
-from headtohead.data.splits import RawCorpus, check_raw_corpus
 from headtohead.errors import HeadToHeadError
 from headtohead.nn.parts.registry import load_plugin
 
@@ -22,10 +22,13 @@ from headtohead.nn.parts.registry import load_plugin
 def find_source_violations(
     source: str, *, has_labels: bool = False, plugin: str | Path | None = None, data: DataConfig | None = None
 ) -> list[str]:
-    """Read a source and return what is wrong with it, one sentence each; an empty list if it conforms.
+    """Read a corpus source and return what is wrong with it, one sentence each; an empty list if it conforms.
 
-    `source` is written as in `data.source`, `plugin` is the file that defines it, `data` holds any other settings it
-    needs.
+    Args:
+        source: The source, written as in `data.source`.
+        has_labels: Whether to read the source for classification.
+        plugin: The file that defines the source.
+        data: Further `[data]` settings that the source needs.
     """
     if plugin is not None:
         load_plugin(plugin)
@@ -50,6 +53,7 @@ def find_source_violations(
 
 
 def _collect_rows(raw_corpus: RawCorpus) -> dict[str, tuple[tuple[str, ...], tuple[str, ...] | None]]:
+    """Return the rows and labels of each split, to compare two reads of a source."""
     return {name: (tuple(split.rows), split.labels) for name, split in raw_corpus.list_splits().items()}
 
 
@@ -72,19 +76,19 @@ def _find_row_violations(raw_corpus: RawCorpus) -> list[str]:
 
 def _find_label_violations(raw_corpus: RawCorpus) -> list[str]:
     """Return a message for every label of a held-out split that does not occur in train."""
-    labels = {name: set(split.labels or ()) for name, split in raw_corpus.list_splits().items()}
+    labels_by_split = {name: set(split.labels or ()) for name, split in raw_corpus.list_splits().items()}
     return [
         f"{name}: label {label!r} does not occur in train"
-        for name, split_labels in labels.items()
-        for label in sorted(split_labels - labels["train"])
+        for name, labels in labels_by_split.items()
+        for label in sorted(labels - labels_by_split["train"])
     ]
 
 
 class SourceConformanceSuite:
-    """Inherit it in a test file and name a source; pytest then checks that the source conforms."""
+    """Base class of a test of a corpus source: subclass it in a test file and name the source; pytest checks it."""
 
     source: ClassVar[str]
-    """as in `data.source`"""
+    """the source, written as in `data.source`"""
     has_labels: ClassVar[bool] = False
     """whether the source is read for classification"""
     plugin: ClassVar[str | Path | None] = None

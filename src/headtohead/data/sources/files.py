@@ -17,12 +17,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from headtohead.config.data import ColumnsConfig, DataConfig, SplitFilesConfig
+from headtohead.config.tables.data import ColumnsConfig, DataConfig, SplitFilesConfig
 from headtohead.data.file_errors import build_missing_path_error, format_name_list, list_folder_entries
-from headtohead.data.sources.readers import TABLE_SUFFIXES, is_table_file, read_plain_text, read_table, read_text
+from headtohead.data.raw_corpus import RawCorpus, RawSplit
+from headtohead.data.sources.file_formats import TABLE_SUFFIXES, is_table_file, read_plain_text, read_table, read_text
 from headtohead.data.sources.registry import CorpusSource, SourceRequest, source
 from headtohead.data.sources.streaming import StreamedRows
-from headtohead.data.splits import RawCorpus, RawSplit
 from headtohead.errors import DataError
 
 DATA_SUFFIXES = (".txt", *TABLE_SUFFIXES)
@@ -37,8 +37,9 @@ METADATA_FILES = (
 )
 """files that describe a dataset but are not part of it"""
 SPEECHES_COLUMNS = ColumnsConfig(label=0, text=1)
+"""columns of the tables in the speeches layout, which have no header"""
 MIN_HELD_OUT_FILES = 10
-"""number of text files from which whole files are held out instead of rows"""
+"""number of text files at which whole files are held out instead of rows"""
 SPLIT_FILE_STEMS = {"train": ("train",), "validation": ("validation", "valid", "dev"), "test": ("test",)}
 
 
@@ -68,14 +69,16 @@ class FilesSource(CorpusSource):
         paths = _expand_patterns(request)
         if request.data.files is not None:
             raise DataError("data.files requires a folder, and data.source is a list of files or a pattern")
-        return _read_files(_find_common_folder(paths), paths, request.data, request.has_labels, request.argument)
+        return _read_files_by_split_name(
+            _find_common_folder(paths), paths, request.data, request.has_labels, request.argument
+        )
 
     def list_files(self, request: SourceRequest) -> dict[str, Path]:
         return {str(path): path for path in _expand_patterns(request)}
 
 
 def _expand_patterns(request: SourceRequest) -> list[Path]:
-    """Return the files that `data.source` names, without duplicates, in list order and sorted within a pattern."""
+    """Return the files selected by `data.source`, without duplicates, in list order and sorted within a pattern."""
     source = request.data.source
     paths: list[Path] = []
     for pattern in (source,) if isinstance(source, str) else source:
@@ -96,6 +99,7 @@ def _expand_patterns(request: SourceRequest) -> list[Path]:
 
 
 def _find_common_folder(paths: Sequence[Path]) -> Path:
+    """Return the folder that contains all data files, to which their names are relative."""
     return Path(os.path.commonpath([path.parent for path in paths]))
 
 
@@ -115,17 +119,17 @@ class FolderSource(CorpusSource):
 
 
 def list_folder_files(folder: Path, data: DataConfig, *, is_recursive: bool = False) -> dict[str, Path]:
-    """Return a folder's data files and those that data.files names, by path relative to the folder."""
-    assigned = [] if data.files is None else [data.files.train, data.files.validation, *data.files.test.values()]
+    """Return a folder's data files and those selected by data.files, by path relative to the folder."""
+    assigned_files = [] if data.files is None else [data.files.train, data.files.validation, *data.files.test.values()]
     paths = _list_data_files(folder, is_recursive=is_recursive) or _list_data_files(folder, is_recursive=True)
-    paths += [folder / name for name in assigned if name and (folder / name).is_file()]
+    paths += [folder / name for name in assigned_files if name and (folder / name).is_file()]
     return {str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path): path for path in paths}
 
 
 def read_folder(
     folder: Path, data: DataConfig, has_labels: bool, *, display_name: str, is_recursive: bool = False
 ) -> RawCorpus:
-    """Return a folder's splits, read with the first layout that fits. `is_recursive` includes subfolders."""
+    """Return the splits of a folder, read with the first layout that fits. `is_recursive` includes subfolders."""
     origin = f"{'data set' if is_recursive else 'folder'} {display_name}"
     if data.files is not None:
         return _read_assigned_files(folder, data.files, data, has_labels, origin)
@@ -135,10 +139,12 @@ def read_folder(
     if not paths and not _find_corpus_subfolders(folder):
         paths, is_recursive = _list_data_files(folder, is_recursive=True), True
     if not paths:
-        names = " ".join(f"train{suffix}" for suffix in DATA_SUFFIXES)
-        expected = f"the speeches layout (train_LM.txt, train_CLS.tsv), one of {names}, or text files of any names"
+        train_names = " ".join(f"train{suffix}" for suffix in DATA_SUFFIXES)
+        expected = (
+            f"the speeches layout (train_LM.txt, train_CLS.tsv), one of {train_names}, or text files of any names"
+        )
         raise _build_missing_files_error(folder, expected)
-    return _read_files(folder, paths, data, has_labels, origin, is_recursive=is_recursive)
+    return _read_files_by_split_name(folder, paths, data, has_labels, origin, is_recursive=is_recursive)
 
 
 def _read_assigned_files(
@@ -154,31 +160,34 @@ def _read_assigned_files(
 
 
 def _read_speeches_folder(folder: Path, data: DataConfig, has_labels: bool, origin: str) -> RawCorpus:
-    """Read the speeches layout. Its vocabulary was built from whole lines in both training files, with labels."""
-    labelled, plain = folder / "train_CLS.tsv", folder / "train_LM.txt"
+    """Read the speeches layout. Its vocabulary was built from whole lines in both training files, labels included."""
+    labeled_path, plain_path = folder / "train_CLS.tsv", folder / "train_LM.txt"
     test_paths = sorted(folder.glob("test_LM_*.txt"))
     if has_labels:
-        _require_files(folder, ["train_CLS.tsv", "test_CLS.tsv"], [labelled, folder / "test_CLS.tsv"])
+        _require_speeches_files(folder, ["train_CLS.tsv", "test_CLS.tsv"], [labeled_path, folder / "test_CLS.tsv"])
         columns = data.columns if isinstance(data.columns.text, int) else SPEECHES_COLUMNS
-        train = read_table(labelled, columns, has_labels=True)
+        train = read_table(labeled_path, columns, has_labels=True)
         tests = {"test": read_table(folder / "test_CLS.tsv", columns, has_labels=True)}
     else:
-        _require_files(
-            folder, ["train_LM.txt", "test_LM_NAME.txt"], [plain, *(test_paths or [folder / "test_LM_NAME.txt"])]
+        _require_speeches_files(
+            folder, ["train_LM.txt", "test_LM_NAME.txt"], [plain_path, *(test_paths or [folder / "test_LM_NAME.txt"])]
         )
-        train = read_plain_text(plain, has_paragraphs=False)
+        train = read_plain_text(plain_path, has_paragraphs=False)
         tests = {
-            path.stem.removeprefix("test_LM_"): _name_plain_text(
+            path.stem.removeprefix("test_LM_"): _add_document_name(
                 read_plain_text(path, has_paragraphs=False), path.name, data
             )
             for path in test_paths
         }
-    vocabulary_paths = [path for path in (labelled, plain) if path.is_file()] if data.vocabulary == "folder" else []
+    vocabulary_paths = (
+        [path for path in (labeled_path, plain_path) if path.is_file()] if data.vocabulary == "folder" else []
+    )
     course_rows = tuple(line for path in vocabulary_paths for line in read_text(path).split("\n") if line.strip())
     return RawCorpus(train, origin, None, tests, course_rows)
 
 
-def _require_files(folder: Path, expected: Sequence[str], paths: Sequence[Path]) -> None:
+def _require_speeches_files(folder: Path, expected: Sequence[str], paths: Sequence[Path]) -> None:
+    """Raise DataError if a file of the speeches layout is missing; `expected` names the files in the message."""
     if not all(path.is_file() for path in paths):
         raise _build_missing_files_error(folder, " and ".join(expected))
 
@@ -187,10 +196,10 @@ def _build_missing_files_error(folder: Path, expected: str) -> DataError:
     """Return an error with the folder's entries and, if one looks like a corpus, the subfolder to use instead."""
     subfolders = _find_corpus_subfolders(folder)
     hint = f"; did you mean its subfolder {subfolders[0]!r}?" if subfolders else ""
-    entries = format_name_list(list_folder_entries(folder))
+    entry_names = format_name_list(list_folder_entries(folder))
     return DataError(
-        f"{folder}: expected {expected}, found {entries}{hint}. For any other layout, assign the files to splits with "
-        'data.files, as in files = { train = "a.txt", test = { name = "b.txt" } }'
+        f"{folder}: expected {expected}, found {entry_names}{hint}. For any other layout, assign the files to splits "
+        'with data.files, as in files = { train = "a.txt", test = { name = "b.txt" } }'
     )
 
 
@@ -203,7 +212,7 @@ def _find_corpus_subfolders(folder: Path) -> list[str]:
     ]
 
 
-def _read_files(
+def _read_files_by_split_name(
     folder: Path,
     paths: Sequence[Path],
     data: DataConfig,
@@ -212,18 +221,18 @@ def _read_files(
     *,
     is_recursive: bool = True,
 ) -> RawCorpus:
-    """Read train.*, validation.* and test.*. If no file is named train, all otherwise unassigned files form the
-    training split.
+    """Read train.*, validation.* and test.*. If no file is named train, the files of any other names are the training
+    split.
     """
     paths_by_split: dict[str, list[Path]] = {}
     for path in paths:
         paths_by_split.setdefault(_infer_split_name(path) or "", []).append(path)
-    unnamed = paths_by_split.pop("", [])
+    unnamed_paths = paths_by_split.pop("", [])
     if "train" in paths_by_split:
         _check_files_unambiguous(folder, paths_by_split, is_recursive)
         train = _read_split(paths_by_split.pop("train"), data, has_labels)
-    elif unnamed:
-        train = _read_unnamed_files(folder, unnamed, data, has_labels)
+    elif unnamed_paths:
+        train = _read_unnamed_files(folder, unnamed_paths, data, has_labels)
     else:
         raise _build_missing_files_error(folder, "train.* beside the files of other splits")
     validation_paths = paths_by_split.pop("validation", None)
@@ -236,21 +245,21 @@ def _read_files(
 
 
 def _read_unnamed_files(folder: Path, paths: Sequence[Path], data: DataConfig, has_labels: bool) -> RawSplit:
-    """Read arbitrarily named files as one split. Each text file is a document if whole files can be held out.
+    """Read files of any names as the training split. Each text file is a document if whole files can be held out.
 
     For classification, text files in several subfolders are rows whose label is the name of the subfolder.
     """
-    texts = [path for path in paths if not is_table_file(path)]
-    if texts and len(texts) < len(paths):
-        names = format_name_list([str(path.relative_to(folder)) for path in paths])
+    text_paths = [path for path in paths if not is_table_file(path)]
+    if text_paths and len(text_paths) < len(paths):
+        file_names = format_name_list([str(path.relative_to(folder)) for path in paths])
         raise DataError(
-            f"{folder}: both text files and tables: {names}; choose with data.files, or a pattern as source"
+            f"{folder}: both text files and tables: {file_names}; choose with data.files, or a pattern as source"
         )
-    if has_labels and len({path.parent for path in texts}) > 1:
-        labels = tuple(path.parent.name for path in texts)
-        return RawSplit(tuple(map(read_text, texts)), labels, (), str(folder))
+    if has_labels and len({path.parent for path in text_paths}) > 1:
+        labels = tuple(path.parent.name for path in text_paths)
+        return RawSplit(tuple(map(read_text, text_paths)), labels, (), str(folder))
     if data.documents is None and len(paths) > 1:
-        documents = "files" if len(texts) >= MIN_HELD_OUT_FILES else "rows"
+        documents = "files" if len(text_paths) >= MIN_HELD_OUT_FILES else "rows"
         data = data.model_copy(update={"documents": documents})
     return _read_split(paths, data, has_labels)
 
@@ -266,7 +275,7 @@ def _list_data_files(folder: Path, *, is_recursive: bool = False) -> list[Path]:
 
 
 def _infer_split_name(path: Path) -> str | None:
-    """Return the split that a file name denotes: train, validation, test or test_NAME; None for other names."""
+    """Return the split that corresponds to a file name: train, validation, test or test_NAME; None for other names."""
     stem = re.sub(r"-\d+-of-\d+.*$", "", path.stem)  # shards of a hub dataset
     if stem.startswith("train_"):
         return "train" if stem in ("train_CLS", "train_LM") else None
@@ -276,47 +285,49 @@ def _infer_split_name(path: Path) -> str | None:
 
 
 def _check_files_unambiguous(folder: Path, paths_by_split: Mapping[str, Sequence[Path]], is_recursive: bool) -> None:
+    """Raise DataError if several files match a split, unless they are shards in one subfolder."""
     for split, paths in paths_by_split.items():
         if len(paths) > 1 and (not is_recursive or len({(path.parent, path.suffix) for path in paths}) > 1):
-            names = [str(path.relative_to(folder)) for path in paths]
-            raise DataError(f"{folder}: several files match {split}: {format_name_list(names)}; choose with data.files")
+            matches = format_name_list([str(path.relative_to(folder)) for path in paths])
+            raise DataError(f"{folder}: several files match {split}: {matches}; choose with data.files")
 
 
 def _read_split(paths: Sequence[Path], data: DataConfig, has_labels: bool, separator: str | None = None) -> RawSplit:
-    """Read one split from its files. `separator` is that of the training split, so that held-out text is split into
-    rows the same way.
+    """Read the files of one split and concatenate their rows.
+
+    `separator` is that of the training split, so that held-out text is split into rows the same way.
     """
     folder = _find_common_folder(paths)
-    parts: list[RawSplit] = []
+    splits: list[RawSplit] = []
     for path in paths:
-        separator = parts[0].separator if parts else separator
-        parts.append(_read_split_file(path, str(path.relative_to(folder)), data, has_labels, separator))
-    if len(parts) == 1:
-        return parts[0]
-    labels = tuple(label for part in parts for label in part.labels or ())
-    lines = tuple(line for part in parts for line in part.lines)
-    rows: Sequence[str] = StreamedRows(*(part.rows for part in parts))
-    rows = rows if any(isinstance(part.rows, StreamedRows) for part in parts) else tuple(rows)
+        separator = splits[0].separator if splits else separator
+        splits.append(_read_split_file(path, str(path.relative_to(folder)), data, has_labels, separator))
+    if len(splits) == 1:
+        return splits[0]
+    labels = tuple(label for split in splits for label in split.labels or ())
+    lines = tuple(line for split in splits for line in split.lines)
+    rows: Sequence[str] = StreamedRows(*(split.rows for split in splits))
+    rows = rows if any(isinstance(split.rows, StreamedRows) for split in splits) else tuple(rows)
     documents = [
         name
-        for part in parts
-        for name in (part.documents if part.has_named_rows else [*part.documents] * len(part.rows))
+        for split in splits
+        for name in (split.documents if split.has_named_rows else [*split.documents] * len(split.rows))
     ]
-    return RawSplit(rows, labels or None, lines, str(paths[0].parent), parts[0].separator, tuple(documents))
+    return RawSplit(rows, labels or None, lines, str(paths[0].parent), splits[0].separator, tuple(documents))
 
 
 def _read_split_file(path: Path, document: str, data: DataConfig, has_labels: bool, separator: str | None) -> RawSplit:
-    """Read one file as table or plain text; raise DataError for plain text if labels are required."""
+    """Read one file of a split as table or plain text; raise DataError for plain text if labels are required."""
     if is_table_file(path):
         return read_table(path, data.columns, has_labels=has_labels)
     if has_labels:
         read_plain_text(path)  # reports a missing or empty file first
-        raise DataError(f"{path}: classification needs labelled rows ({', '.join(TABLE_SUFFIXES)}), got plain text")
+        raise DataError(f"{path}: classification needs labeled rows ({', '.join(TABLE_SUFFIXES)}), got plain text")
     split = read_plain_text(path, has_paragraphs=None if separator is None else separator == "\n\n")
-    return _name_plain_text(split, document, data)
+    return _add_document_name(split, document, data)
 
 
-def _name_plain_text(split: RawSplit, document: str, data: DataConfig) -> RawSplit:
+def _add_document_name(split: RawSplit, document: str, data: DataConfig) -> RawSplit:
     """Return plain text as one document named after its file, or with each row as its own document."""
     # A stream's lines are running text. Paragraphs and rows that are read individually may be independent texts.
     documents = data.documents or ("files" if data.rows == "stream" and split.separator == "\n" else "rows")

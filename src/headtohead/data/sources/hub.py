@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from headtohead.data.raw_corpus import RawCorpus
 from headtohead.data.sources.files import DATA_SUFFIXES, METADATA_FILES, list_folder_files, read_folder
 from headtohead.data.sources.registry import CorpusSource, SourceRequest, source
-from headtohead.data.splits import RawCorpus
 from headtohead.errors import DataError
 
 

@@ -1,10 +1,11 @@
-"""Load the corpus that an experiment names: read its source, hold out missing splits, and keep large texts on disk."""
+"""Load the corpus of an experiment: read its source, hold out missing splits, and keep large texts on disk."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from headtohead.config.data import DataConfig
+from headtohead.config.tables.data import DataConfig
+from headtohead.data.raw_corpus import check_raw_corpus
 from headtohead.data.sources import files as _files  # noqa: F401  registers folder and file
 from headtohead.data.sources import hub as _hub  # noqa: F401  registers hub
 from headtohead.data.sources import sotu as _sotu  # noqa: F401  registers sotu
@@ -13,11 +14,11 @@ from headtohead.data.sources.registry import (
     SourceRequest,
     check_source,
     get_source,
+    parse_source_setting,
     resolve_source_path,
-    split_source,
 )
 from headtohead.data.sources.streaming import build_corpus_on_disk, has_streamed_rows, load_into_memory
-from headtohead.data.splits import Corpus, build_corpus, check_raw_corpus
+from headtohead.data.splits import Corpus, build_corpus
 from headtohead.errors import DataError
 from headtohead.progress import ProgressCallback, ignore_progress
 
@@ -30,9 +31,14 @@ def load_corpus(
     rows_folder: Path | None = None,
     on_progress: ProgressCallback = ignore_progress,
 ) -> Corpus:
-    """Return the corpus that `data` describes. Relative paths start at `base_folder`.
+    """Read the corpus that `data` describes and return its splits.
 
-    With `rows_folder`, the rows of large plain-text files are written there instead of being held in memory.
+    Args:
+        data: Settings of the corpus.
+        has_labels: Whether the task requires labels.
+        base_folder: Folder that relative paths start from.
+        rows_folder: If given, rows of large plain-text files are written here instead of being kept in memory.
+        on_progress: Called with progress updates.
     """
     source, request = resolve_source(data, base_folder, has_labels=has_labels)
     raw_corpus = source.read(request)
@@ -59,10 +65,10 @@ def load_corpus(
 
 
 def resolve_source(data: DataConfig, base_folder: Path, *, has_labels: bool) -> tuple[CorpusSource, SourceRequest]:
-    """Return the source that `data.source` names and the request to read it with."""
+    """Return the source selected by `data.source` and the request to read it with."""
     if issues := check_source(data.source, base_folder):
         raise DataError(str(issues[0]))
-    name, argument = split_source(data.source, base_folder)
+    name, argument = parse_source_setting(data.source, base_folder)
     return get_source(name), SourceRequest(argument, has_labels, data, base_folder)
 
 

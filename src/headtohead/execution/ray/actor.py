@@ -15,7 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headtohead.atomic_io import get_cache_folder
+from headtohead.cache_folders import get_cache_folder
+from headtohead.child_process import ChildProcess
 from headtohead.execution.ray.artifacts import (
     Artifact,
     list_checkpoints,
@@ -24,7 +25,6 @@ from headtohead.execution.ray.artifacts import (
     unpack_cached,
     unpack_run_folder,
 )
-from headtohead.json_channel import ChildProcess
 
 WORKER_MODULE = "headtohead.execution.worker"
 PROGRESS_INTERVAL_SECONDS = 1.0
@@ -33,7 +33,7 @@ Message = dict[str, Any]
 
 
 class TrialActor:
-    """Run trials one after another, each as a stream of messages."""
+    """Run trials on a machine of the cluster, one after another, each as a stream of messages."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = dict(environment)
@@ -48,13 +48,13 @@ class TrialActor:
         """
         local_paths = {path: str(self._unpack_artifact(artifacts[index])) for path, index in request["paths"].items()}
         for name, index in request["teacher_caches"].items():
-            _link_teacher_cache(get_cache_folder("teachers") / name, self._unpack_artifact(artifacts[index]))
+            _link_unpacked_teacher_cache(get_cache_folder("teachers") / name, self._unpack_artifact(artifacts[index]))
         with tempfile.TemporaryDirectory(prefix="h2h-trial-") as scratch:
             folder = Path(scratch) / "run"
             folder.mkdir()
             if run_archive:
                 unpack_run_folder(run_archive, folder)
-            trial = json.loads(_replace_paths(json.dumps(request["trial"]), local_paths))
+            trial = json.loads(_localize_paths(json.dumps(request["trial"]), local_paths))
             yield from self._run_job({**request, "trial": trial, "folder": str(folder)}, folder, local_paths)
 
     def _run_job(self, request: Message, folder: Path, local_paths: Mapping[str, str]) -> Iterator[Message]:
@@ -62,34 +62,37 @@ class TrialActor:
         if self._worker is None or not self._worker.is_running:
             self._worker = ChildProcess(WORKER_MODULE, environment=self._environment, log_path=self._stderr_path)
         worker = self._worker
-        sent_checkpoints, last_progress = list_checkpoints(folder), 0.0
+        sent_checkpoints, last_progress_time = list_checkpoints(folder), 0.0
         original_paths = {local: original for original, local in local_paths.items()}
         worker.request(request)
-        for message in worker.messages():
+        for message in worker.iter_messages():
             if message["event"] in ("finished", "failed"):
                 restore_original_paths(folder, original_paths)
-                yield message if request["texts"] else {**message, "run": pack_run_folder(folder)}
+                yield message if request["teacher_batches"] else {**message, "run": pack_run_folder(folder)}
                 return
             if (checkpoints := list_checkpoints(folder)) != sent_checkpoints:
                 sent_checkpoints = checkpoints
                 restore_original_paths(folder, original_paths)
                 yield {"event": "checkpoint", "run": pack_run_folder(folder)}
-            if message["event"] != "progress" or time.monotonic() - last_progress > PROGRESS_INTERVAL_SECONDS:
-                last_progress = time.monotonic()
+            if message["event"] != "progress" or time.monotonic() - last_progress_time > PROGRESS_INTERVAL_SECONDS:
+                last_progress_time = time.monotonic()
                 yield message
         self._worker = None
         lines = self._stderr_path.read_text(errors="replace").strip().splitlines()
         yield {"event": "exited", "reason": worker.exit_reason, "last_line": lines[-1][:200] if lines else ""}
 
     def _unpack_artifact(self, artifact: Artifact) -> Path:
-        """Return the local path of an artifact."""
+        """Return the path of an artifact in this machine's cache, after fetching and unpacking it if necessary."""
         import ray
 
         return unpack_cached(artifact, get_cache_folder("artifacts"), ray.get)
 
 
-def _link_teacher_cache(link_path: Path, target: Path) -> None:
-    """Link an unpacked teacher cache into the cache root. A folder that this machine wrote itself is kept."""
+def _link_unpacked_teacher_cache(link_path: Path, target: Path) -> None:
+    """Link a teacher cache that the actor has unpacked to where trials on this machine look for it.
+
+    A folder that this machine wrote itself is not replaced.
+    """
     link_path.parent.mkdir(parents=True, exist_ok=True)
     if link_path.is_symlink():
         link_path.unlink(missing_ok=True)
@@ -97,9 +100,12 @@ def _link_teacher_cache(link_path: Path, target: Path) -> None:
         link_path.symlink_to(target)
 
 
-def _replace_paths(text: str, local_paths: Mapping[str, str]) -> str:
-    """Replace original paths with local ones where they are whole JSON strings, or the file in `file.py:Name`."""
+def _localize_paths(trial_json: str, local_paths: Mapping[str, str]) -> str:
+    """Replace the user's paths in a trial's settings with those of the files that the actor has unpacked.
+
+    A path is replaced where it is a whole JSON string, or the file in `file.py:Name`.
+    """
     for original, local in local_paths.items():
         for terminator in ('"', ":"):
-            text = text.replace(json.dumps(original)[:-1] + terminator, json.dumps(local)[:-1] + terminator)
-    return text
+            trial_json = trial_json.replace(json.dumps(original)[:-1] + terminator, json.dumps(local)[:-1] + terminator)
+    return trial_json

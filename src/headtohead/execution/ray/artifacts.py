@@ -13,15 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from headtohead import safe_open
-from headtohead.atomic_io import (
-    CHECKSUM_KEY,
-    compute_sha256,
-    lock_cache_folder,
-    read_json,
-    translate_disk_full_error,
-    write_json,
-)
+from headtohead.atomic_io import compute_sha256, translate_disk_full_error
+from headtohead.cache_folders import lock_cache_folder
 from headtohead.errors import RunFolderError
+from headtohead.json_files import CHECKSUM_KEY, read_json, write_json
 
 STAGING_FOLDER = ".arriving"
 MAX_PACK_ATTEMPTS = 5
@@ -39,7 +34,7 @@ class Artifact:
     archive_ref: Any
 
 
-def compute_digest(path: Path) -> str:
+def compute_artifact_digest(path: Path) -> str:
     """Return the digest of an artifact: its file names and contents, not its location or modification times."""
     files = (
         sorted(child for child in path.rglob("*") if child.is_file() and _is_included(child))
@@ -52,9 +47,9 @@ def compute_digest(path: Path) -> str:
     return digest.hexdigest()[:24]
 
 
-def pack_path(path: Path) -> bytes:
-    """Pack a file or folder into an archive, under its own name."""
-    return _build_archive(lambda tar: tar.add(path, arcname=path.name, filter=_filter_entry))
+def pack_file_or_folder(path: Path) -> bytes:
+    """Pack a file or folder into a tar archive, under its own name."""
+    return _build_archive(lambda tar: tar.add(path, arcname=path.name, filter=_drop_excluded_entry))
 
 
 def pack_run_folder(folder: Path) -> bytes:
@@ -96,8 +91,8 @@ _verified_paths: set[Path] = set()
 
 
 def _has_expected_digest(path: Path, digest: str) -> bool:
-    """Return whether the path exists and has this digest."""
-    if path.exists() and (path in _verified_paths or compute_digest(path) == digest):
+    """Return whether an unpacked artifact exists and has this digest, which is computed once per process."""
+    if path.exists() and (path in _verified_paths or compute_artifact_digest(path) == digest):
         _verified_paths.add(path)
         return True
     return False
@@ -140,11 +135,11 @@ def restore_original_paths(folder: Path, original_paths: dict[str, str]) -> None
     """Replace this machine's paths in a run's JSON files with those on the user's machine, and update checksums."""
     new_checksums = {}
     for path in sorted(folder.glob("*.json")):
-        text = restored = safe_open.read_file(path).decode()
+        original_text = restored_text = safe_open.read_file(path).decode()
         for local_path, original_path in original_paths.items():
-            restored = restored.replace(local_path, original_path)
-        if restored != text:
-            _rewrite_json(path, restored)
+            restored_text = restored_text.replace(local_path, original_path)
+        if restored_text != original_text:
+            _rewrite_json(path, restored_text)
             new_checksums[path.name] = compute_sha256(path)
     result_path = folder / "result.json"
     if new_checksums and result_path.is_file():
@@ -185,7 +180,7 @@ def _add_run_folder(tar: tarfile.TarFile, folder: Path) -> None:
             tar.add(path, arcname=path.name)
 
 
-def _filter_entry(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+def _drop_excluded_entry(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
     return entry if _is_included(Path(entry.name)) else None
 
 

@@ -8,6 +8,7 @@ on where it was trained. When a machine dies, its trials continue elsewhere from
 from __future__ import annotations
 
 import logging
+import math
 import os
 import shutil
 import tempfile
@@ -17,14 +18,21 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from headtohead.config import experiment, model
+from headtohead.child_process import SINGLE_THREAD_ENVIRONMENT
+from headtohead.config import experiment
 from headtohead.distillation.teacher_cache import get_cache_root
 from headtohead.errors import MissingExtraError, RequestError
 from headtohead.execution.ray.actor import TrialActor
-from headtohead.execution.ray.artifacts import Artifact, compute_digest, pack_path, pack_run_folder, unpack_run_folder
+from headtohead.execution.ray.artifacts import (
+    Artifact,
+    compute_artifact_digest,
+    pack_file_or_folder,
+    pack_run_folder,
+    unpack_run_folder,
+)
+from headtohead.execution.ray.uploads import list_paths_to_upload, list_teacher_caches_to_upload
 from headtohead.execution.worker import report_failure
 from headtohead.execution.worker_pool import Job, MessageQueue, WorkerPool
-from headtohead.json_channel import SINGLE_THREAD_ENVIRONMENT
 
 
 class RayWorker:
@@ -41,21 +49,21 @@ class RayWorker:
         """Start a thread that runs the job on the actor."""
         self.job = job
         job.start()
-        threading.Thread(target=self._stream_job, args=(job, device), daemon=True).start()
+        threading.Thread(target=self._forward_messages_of_job, args=(job, device), daemon=True).start()
 
-    def _stream_job(self, job: Job, device: str) -> None:
+    def _forward_messages_of_job(self, job: Job, device: str) -> None:
         """Run a job on the actor and forward its messages; ask for reassignment if the actor is lost."""
         import ray
 
         try:
             artifacts, paths, teacher_caches = self._cluster.upload_artifacts(job.trial)
             request = {**job.to_request(device), "paths": paths, "teacher_caches": teacher_caches}
-            if not job.texts:
+            if not job.teacher_batches:
                 job.folder.mkdir(parents=True, exist_ok=True)
-            archive = b"" if job.texts else pack_run_folder(job.folder)
-            stream = self._actor.run.options(num_returns="streaming").remote(request, artifacts, archive)
-            for reference in stream:
-                self._forward_message(job, ray.get(reference))
+            archive = b"" if job.teacher_batches else pack_run_folder(job.folder)
+            message_refs = self._actor.run.options(num_returns="streaming").remote(request, artifacts, archive)
+            for message_ref in message_refs:
+                self._forward_message(job, ray.get(message_ref))
         except ray.exceptions.RayError as error:
             if not job.is_over:
                 self.exit_reason = f"was lost ({type(error).__name__})"
@@ -93,6 +101,7 @@ class RayCluster:
         import ray
 
         self.device = device
+        self.workers_per_gpu = 1
         self._actor_class = ray.remote(TrialActor)
         self._uploaded_artifacts: dict[Path, Artifact] = {}
         self._lock = threading.Lock()
@@ -103,7 +112,7 @@ class RayCluster:
         return self.device == "cuda" or (self.device == "auto" and self._count_resource("GPU") > 0)
 
     def count_slots(self) -> int:
-        """Return how many trials can run at once: one per GPU if GPUs are used, else one per core."""
+        """Return the number of concurrent trials: one per GPU if GPUs are used, else one per core."""
         return max(1, self._count_resource("GPU" if self.has_gpus else "CPU"))
 
     def _count_resource(self, name: str) -> int:
@@ -112,8 +121,8 @@ class RayCluster:
         return int(ray.cluster_resources().get(name, 0))
 
     def create_actor(self, environment: dict[str, str]) -> Any:
-        """Create an actor that occupies one CPU, and one GPU if GPUs are used."""
-        resources = {"num_cpus": 1, "num_gpus": 1} if self.has_gpus else {"num_cpus": 1}
+        """Create an actor that occupies one CPU, and its share of a GPU if GPUs are used."""
+        resources = {"num_cpus": 1.0, "num_gpus": 1 / self.workers_per_gpu} if self.has_gpus else {"num_cpus": 1.0}
         return self._actor_class.options(**resources).remote(environment)
 
     def spawn(self, message_queue: MessageQueue, environment: dict[str, str], log_path: Path) -> RayWorker:
@@ -121,7 +130,7 @@ class RayCluster:
         return RayWorker(self, message_queue, environment)
 
     def upload_artifacts(self, trial: experiment.Trial) -> tuple[list[Artifact], dict[str, int], dict[str, int]]:
-        """Put everything that a trial reads from this machine into the cluster, once.
+        """Upload all files that a trial reads from this machine to the cluster, once.
 
         Returns the artifacts, the artifact index of each path that the trial names, and that of each teacher cache.
         """
@@ -129,49 +138,30 @@ class RayCluster:
 
         artifacts: list[Artifact] = []
         with self._lock:
-            paths, teacher_caches = list_required_paths(trial), list_teacher_caches(trial)
+            paths, teacher_caches = list_paths_to_upload(trial), list_teacher_caches_to_upload(trial)
             for path in [*paths, *teacher_caches]:
                 if path not in self._uploaded_artifacts:
-                    self._uploaded_artifacts[path] = Artifact(compute_digest(path), path.name, ray.put(pack_path(path)))
+                    archive_ref = ray.put(pack_file_or_folder(path))
+                    self._uploaded_artifacts[path] = Artifact(compute_artifact_digest(path), path.name, archive_ref)
                 artifacts.append(self._uploaded_artifacts[path])
         cache_names = [str(path.relative_to(get_cache_root())) for path in teacher_caches]
         path_indices = {str(path): index for index, path in enumerate(paths)}
         return artifacts, path_indices, {name: len(paths) + index for index, name in enumerate(cache_names)}
 
 
-def list_required_paths(trial: experiment.Trial) -> list[Path]:
-    """Return the files and folders on this machine that a trial refers to and that have to be uploaded."""
-    source = trial.data.source
-    names = [*((source,) if isinstance(source, str) else source), *trial.plugins]
-    names += [str(value) for key, value in trial.data.tokenizer.options.items() if key in ("path", "model")]
-    if isinstance(trial.model, model.CustomModelConfig):
-        names.append(trial.model.module.rpartition(":")[0])
-    if isinstance(trial.model, model.PretrainedModelConfig):
-        names.append(trial.model.pretrained)
-    if trial.teacher is not None and isinstance(trial.teacher.model, str):
-        names.append(trial.teacher.model)
-    return sorted({Path(name) for name in names if Path(name).is_absolute() and Path(name).exists()})
-
-
-def list_teacher_caches(trial: experiment.Trial) -> list[Path]:
-    """Return the cache folders on this machine that hold outputs of the trial's teacher."""
-    if trial.teacher is None:
-        return []
-    from headtohead.distillation.teacher import list_teacher_cache_folders
-    from headtohead.tasks.registry import prepare_dataset
-    from headtohead.trials.trial import run_trial
-
-    return list_teacher_cache_folders(trial, prepare_dataset(trial.data, trial.task), run_trial)
-
-
 def build_ray_pool(address: str, num_workers: int | None, device: str) -> WorkerPool:
-    """Return a pool of workers on the cluster that `--backend` names, by default one per core or GPU."""
+    """Return a pool of workers on the cluster selected by `--backend`, by default one per core or GPU.
+
+    More workers than GPUs share them evenly.
+    """
     cluster = connect_to_cluster(address, device)
+    if cluster.has_gpus and num_workers is not None:
+        cluster.workers_per_gpu = math.ceil(num_workers / cluster.count_slots())
     return WorkerPool(num_workers or cluster.count_slots(), cluster.spawn, can_generate_texts=True)
 
 
 def connect_to_cluster(address: str, device: str) -> RayCluster:
-    """Connect to the cluster that `--backend` names.
+    """Connect to the cluster selected by `--backend`.
 
     "ray" is the cluster that RAY_ADDRESS names or that runs on this machine; if there is none, a new one is started
     with this machine's cores. "ray:HOST:PORT" and "ray://HOST:PORT" name a remote cluster.

@@ -1,4 +1,4 @@
-"""Backends for TensorBoard, Weights & Biases and trackio behind one protocol. Packages are imported on first use."""
+"""Log to TensorBoard, Weights & Biases or trackio through one protocol. Packages are imported on first use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from headtohead.execution.trackers.group import LOGS_FOLDER
+from headtohead.execution.trackers.tracker_process import LOGS_FOLDER
 
 WANDB_PROJECT = "headtohead"
 VERDICTS_RUN = "verdicts"
@@ -20,7 +20,7 @@ class TrackerBackend(Protocol):
     """A tracker. Runs are named by their path in the experiment folder, for example baseline/seed-0."""
 
     def start_run(self, run: str, settings: Mapping[str, Any], *, is_resumed: bool) -> None:
-        """Open a run; `is_resumed` says whether it was logged to before."""
+        """Open a run. `is_resumed` is True if it was logged to before."""
 
     def log_metrics(self, run: str, step: int, metrics: Metrics) -> None:
         """Log a step's metrics."""
@@ -43,7 +43,7 @@ class TensorBoardBackend:
 
     def __init__(self, folder: Path, experiment: str, run_id_salt: str) -> None:
         self.folder = folder / LOGS_FOLDER / "tensorboard"
-        self.writers: dict[str, Any] = {}
+        self.event_writers: dict[str, Any] = {}
 
     def start_run(self, run: str, settings: Mapping[str, Any], *, is_resumed: bool) -> None:
         if not is_resumed:
@@ -52,16 +52,16 @@ class TensorBoardBackend:
     def log_metrics(self, run: str, step: int, metrics: Metrics) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
-        self._write(run, Summary(value=values), step)
+        summary_values = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
+        self._append_event(run, Summary(value=summary_values), step)
 
     def finish_run(self, run: str, step: int, summary: Mapping[str, Any]) -> None:
         self.log_metrics(run, step, {name: value for name, value in summary.items() if not isinstance(value, str)})
         self._write_text(run, "result", _render_markdown_table(summary), step)
-        self.writers.pop(run).close()
+        self.event_writers.pop(run).close()
 
     def flush(self) -> None:
-        for writer in self.writers.values():
+        for writer in self.event_writers.values():
             writer.flush()
 
     def log_verdicts(self, rows: list[dict[str, Any]], *, is_resumed: bool) -> None:
@@ -70,7 +70,7 @@ class TensorBoardBackend:
             self.log_metrics(VERDICTS_RUN, row["seeds"], _extract_verdict_metrics(row))
 
     def close(self) -> None:
-        for writer in self.writers.values():
+        for writer in self.event_writers.values():
             writer.close()
 
     def _write_text(self, run: str, tag: str, text: str, step: int) -> None:
@@ -81,16 +81,16 @@ class TensorBoardBackend:
 
         metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
         tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode()])
-        self._write(run, Summary(value=[Summary.Value(tag=tag, metadata=metadata, tensor=tensor)]), step)
+        self._append_event(run, Summary(value=[Summary.Value(tag=tag, metadata=metadata, tensor=tensor)]), step)
 
-    def _write(self, run: str, summary: Any, step: int) -> None:
+    def _append_event(self, run: str, summary: Any, step: int) -> None:
         """Append a summary to a run's event file."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
-        if run not in self.writers:
-            self.writers[run] = EventFileWriter(str(self.folder / run))
-        self.writers[run].add_event(Event(wall_time=time.time(), step=step, summary=summary))
+        if run not in self.event_writers:
+            self.event_writers[run] = EventFileWriter(str(self.folder / run))
+        self.event_writers[run].add_event(Event(wall_time=time.time(), step=step, summary=summary))
 
 
 class WandbBackend:
@@ -98,7 +98,8 @@ class WandbBackend:
 
     def __init__(self, folder: Path, experiment: str, run_id_salt: str) -> None:
         self.folder, self.experiment, self.run_id_salt = folder / LOGS_FOLDER, experiment, run_id_salt
-        self.runs: dict[str, Any] = {}
+        self.open_runs: dict[str, Any] = {}
+        """W&B runs by name"""
 
     def start_run(self, run: str, settings: Mapping[str, Any], *, is_resumed: bool) -> None:
         """Create or resume the W&B run. Its id is derived from the run's name, so that a resumed trial continues it."""
@@ -121,14 +122,14 @@ class WandbBackend:
         )
         wandb_run.define_metric("step")
         wandb_run.define_metric("*", step_metric="step")
-        self.runs[run] = wandb_run
+        self.open_runs[run] = wandb_run
 
     def log_metrics(self, run: str, step: int, metrics: Metrics) -> None:
         # Logged as a metric: the step argument of wandb must increase with every call.
-        self.runs[run].log({"step": step, **metrics})
+        self.open_runs[run].log({"step": step, **metrics})
 
     def finish_run(self, run: str, step: int, summary: Mapping[str, Any]) -> None:
-        wandb_run = self.runs.pop(run)
+        wandb_run = self.open_runs.pop(run)
         wandb_run.summary.update(dict(summary))
         wandb_run.finish(exit_code=1 if "failure" in summary else 0)
 
@@ -144,7 +145,7 @@ class WandbBackend:
         self.finish_run(VERDICTS_RUN, 0, summary)
 
     def close(self) -> None:
-        for wandb_run in self.runs.values():
+        for wandb_run in self.open_runs.values():
             wandb_run.finish()
 
 
@@ -158,27 +159,29 @@ class TrackioBackend:
     def __init__(self, folder: Path, experiment: str, run_id_salt: str) -> None:
         self.experiment = experiment
         self.run_settings: dict[str, tuple[dict[str, Any], bool]] = {}
-        self.buffered: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+        """by run: its settings, and whether trackio has logged it before"""
+        self.buffered_metrics: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+        """by run: (step, metrics) that have not been sent yet"""
 
     def start_run(self, run: str, settings: Mapping[str, Any], *, is_resumed: bool) -> None:
         self.run_settings[run] = dict(settings), is_resumed
 
     def log_metrics(self, run: str, step: int, metrics: Mapping[str, Any]) -> None:
-        self.buffered.setdefault(run, []).append((step, dict(metrics)))
+        self.buffered_metrics.setdefault(run, []).append((step, dict(metrics)))
 
     def finish_run(self, run: str, step: int, summary: Mapping[str, Any]) -> None:
         """Log the summary: numbers as metrics, strings as Markdown."""
         import trackio
 
-        numbers = {name: value for name, value in summary.items() if not isinstance(value, str)}
-        texts = {name: trackio.Markdown(value) for name, value in summary.items() if isinstance(value, str)}
-        self.log_metrics(run, step, {**numbers, **texts})
+        metrics = {name: value for name, value in summary.items() if not isinstance(value, str)}
+        markdown = {name: trackio.Markdown(value) for name, value in summary.items() if isinstance(value, str)}
+        self.log_metrics(run, step, {**metrics, **markdown})
 
     def flush(self) -> None:
         """Send every run's buffered metrics. trackio supports one open run at a time."""
         import trackio
 
-        for run, logged_metrics in self.buffered.items():
+        for run, logged_metrics in self.buffered_metrics.items():
             settings, is_resumed = self.run_settings[run]
             trackio_run = trackio.init(
                 project=self.experiment,
@@ -190,11 +193,11 @@ class TrackioBackend:
                 auto_log_gpu=False,
                 auto_log_cpu=False,
             )
-            for step, values in logged_metrics:
-                trackio_run.log(values, step=step)
+            for step, metrics in logged_metrics:
+                trackio_run.log(metrics, step=step)
             trackio_run.finish()
             self.run_settings[run] = settings, True
-        self.buffered.clear()
+        self.buffered_metrics.clear()
 
     def log_verdicts(self, rows: list[dict[str, Any]], *, is_resumed: bool) -> None:
         """Log the verdicts to a separate run, by number of seeds."""
@@ -212,11 +215,13 @@ BACKENDS: dict[str, Any] = {"tensorboard": TensorBoardBackend, "wandb": WandbBac
 
 
 def _extract_verdict_metrics(verdict: dict[str, Any]) -> Metrics:
-    """Return a verdict's effect and interval bounds; unknown values are omitted."""
+    """Return a verdict's effect and interval bounds as metrics to log; unknown values are omitted."""
     low, high = verdict["interval"]
-    values = {"effect": verdict["effect"], "low": low, "high": high}
-    return {f"{verdict['variant']}/{name}": value for name, value in values.items() if value is not None}
+    metrics = {"effect": verdict["effect"], "low": low, "high": high}
+    return {f"{verdict['variant']}/{name}": value for name, value in metrics.items() if value is not None}
 
 
-def _render_markdown_table(values: Mapping[str, Any]) -> str:
-    return "\n".join(["| setting | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in values.items())])
+def _render_markdown_table(settings: Mapping[str, Any]) -> str:
+    """Return settings as a Markdown table for TensorBoard's text tab."""
+    rows = [f"| {name} | {value} |" for name, value in settings.items()]
+    return "\n".join(["| setting | value |", "|---|---|", *rows])

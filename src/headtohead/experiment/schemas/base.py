@@ -2,7 +2,7 @@
 
 Run folders may have been written or edited by anyone. Each file is validated against its model when it is read, and an
 invalid file is rejected with the location of its first error. Contradictions between files, which no single model can
-detect, are translated by `report_inconsistent_data`.
+detect, are translated by `translate_inconsistent_files_error`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError
 
-from headtohead.atomic_io import read_json_object, read_jsonl, write_json
 from headtohead.errors import RunFolderError, truncate_text
+from headtohead.json_files import read_json_object, read_jsonl, write_json
 from headtohead.verdict.record import NullableFloat
 
 SCHEMA_VERSION: Literal[2] = 2
@@ -115,22 +115,25 @@ def write_record(path: Path, record: Record, *, fsync: bool = False, with_checks
 
 
 def _format_validation_error(error: ValidationError) -> str:
-    """Return location and message of the first violation of a schema, and the number of others."""
+    """Return the location and message of the first violation of a schema, and the number of further violations."""
     first_error = error.errors(include_url=False)[0]
     message = first_error["msg"]
     location = ".".join(map(str, first_error["loc"])) or "the file"
-    more = f"; and {error.error_count() - 1} more" if error.error_count() > 1 else ""
-    return f"{truncate_text(location, 200)}: {message[:1].lower()}{truncate_text(message[1:], 200)}{more}"
+    further_errors = f"; and {error.error_count() - 1} more" if error.error_count() > 1 else ""
+    return f"{truncate_text(location, 200)}: {message[:1].lower()}{truncate_text(message[1:], 200)}{further_errors}"
 
 
 @contextmanager
-def report_inconsistent_data(path: Path) -> Iterator[None]:
-    """Translate exceptions caused by files that contradict each other into RunFolderError."""
+def translate_inconsistent_files_error(folder: Path) -> Iterator[None]:
+    """Translate exceptions raised because files of a run folder contradict each other into RunFolderError.
+
+    Each file is valid according to its schema, so the contradiction shows only when results are computed from several.
+    """
     try:
         yield
     except INCONSISTENT_DATA_ERRORS as error:
         raise RunFolderError(
-            f"{path}: its files contradict each other ({type(error).__name__}: {truncate_text(str(error), 200)}); "
+            f"{folder}: its files contradict each other ({type(error).__name__}: {truncate_text(str(error), 200)}); "
             "`h2h verify` lists the files that were changed"
         ) from error
 

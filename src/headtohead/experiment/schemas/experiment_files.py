@@ -5,25 +5,50 @@ from __future__ import annotations
 from pydantic import JsonValue
 
 from headtohead.audit.result import CheckResult
-from headtohead.config.experiment import Experiment
-from headtohead.config.model import ModelConfig
-from headtohead.config.training import TrainingConfig
+from headtohead.config.experiment import EqualTerm, Experiment
+from headtohead.config.tables.model import ModelConfig
+from headtohead.config.tables.training import TrainingConfig
 from headtohead.experiment.schemas.base import NonNegativeInt, Pair, Record, VersionedRecord
 from headtohead.experiment.schemas.run_files import SplitScores, TrainingSummary
+
+
+class ResolvedBudget(Record):
+    """The training budget of a variant, converted to steps before its first run"""
+
+    settings: str
+    """hash of the settings before the conversion"""
+    budget: str
+    """budget in the experiment file"""
+    equal: EqualTerm | None
+    """what the variant shares with the baseline"""
+    steps: NonNegativeInt
+    """training steps"""
+    tokens_per_step: float
+    """input tokens per step, without padding"""
+    flops_per_step: float | None
+    """FLOPs per step; null if they cannot be counted"""
+    seconds_per_step: float | None = None
+    """measured seconds per step; null unless the budget or the terms refer to time"""
+    parameters: NonNegativeInt
+    """parameters of the model"""
+    resized: dict[str, int] = {}
+    """sizes that were solved for equal parameters, by setting"""
 
 
 class ExperimentFile(VersionedRecord):
     """experiment.json: the resolved experiment"""
 
     identity: str
-    """hash of everything that results depend on"""
+    """hash of all inputs that determine the results"""
     experiment: Experiment
     """resolved settings"""
+    budgets: dict[str, ResolvedBudget] = {}
+    """budgets that were converted to steps, by variant"""
     corpus_digests: dict[str, str] = {}
     """hash of the corpus of each variant, the baseline included"""
     dependencies: dict[str, dict[str, str]] = {}
-    """SHA-256 of the code files and of the weights of other models that each variant depends on, and the version of
-    Head to Head; runs of other files are not judged"""
+    """what each variant depends on: SHA-256 of code files, of data files that the code names and of the weights of
+    other models, and the version of Head to Head; runs that used different ones are not judged"""
     versions: dict[str, str] = {}
     """versions of Python and of the main libraries"""
     command: list[str] = []
@@ -42,7 +67,7 @@ class SplitRecord(Record):
     bytes: NonNegativeInt
     """size of the text in UTF-8"""
     unknown: float
-    """share of tokens that the vocabulary does not contain"""
+    """fraction of tokens that the vocabulary does not contain"""
     documents: list[str] = []
     """names of the documents of a held-out split; empty if each row is its own document"""
 
@@ -87,7 +112,7 @@ class TeacherSettings(Record):
     model: ModelConfig
     """model settings"""
     training: TrainingConfig | None = None
-    """training settings; null for those of the students"""
+    """training settings; null if they are those of the students"""
 
 
 class TeacherFile(VersionedRecord):
@@ -102,7 +127,7 @@ class TeacherFile(VersionedRecord):
     context: NonNegativeInt | None = None
     """context length in tokens"""
     training: TrainingSummary | None = None
-    """how training went, for a teacher trained here"""
+    """duration, memory and outcome of training, for a teacher trained here"""
     scores: dict[str, SplitScores] = {}
     """scores by split, for a teacher trained here"""
     settings: TeacherSettings | None = None
@@ -145,7 +170,7 @@ class SummarizationTeacherFile(VersionedRecord):
     num_truncated: dict[str, NonNegativeInt]
     """documents cut to the context, by split"""
     num_excluded: dict[str, NonNegativeInt]
-    """documents left out, by split"""
+    """documents excluded, by split"""
     strategy: str
     """decoding strategy"""
     teacher: ReferenceModel
@@ -168,7 +193,7 @@ class SummaryLine(Record):
     length: NonNegativeInt
     """number of words"""
     copied: dict[str, Pair]
-    """n-grams that occur in the document, and all: copied-2, copied-4"""
+    """numbers of n-grams that occur in the document, and of all n-grams: copied-2, copied-4"""
 
 
 class TeacherCacheFile(VersionedRecord):

@@ -1,6 +1,6 @@
-"""findings.json: everything that the report, the notebook, the terminal and the web app show about an experiment.
+"""findings.json: all results that the report, the notebook, the terminal and the web app show.
 
-Every section has an empty default: scores from other sources come with verdicts and little else.
+Every section has an empty default, because findings on external scores contain little more than verdicts.
 """
 
 from __future__ import annotations
@@ -29,9 +29,12 @@ from headtohead.experiment.schemas.experiment_files import (
 from headtohead.experiment.schemas.run_files import LengthCost, SampleRecord
 from headtohead.experiment.schemas.search import SearchFindings
 from headtohead.experiment.schemas.summarization import SummarizationFindings
+from headtohead.experiment.schemas.sweep import SweepFindings
+from headtohead.experiment.schemas.tuning import TuningFindings
 from headtohead.experiment.schemas.versus import VersusFindings
+from headtohead.verdict.decision_rule import ClaimAnswer, VerdictOutcome
+from headtohead.verdict.external_scores.score_issues import ScoreIssueKind
 from headtohead.verdict.record import NullableFloat, NullableInterval, Verdict
-from headtohead.verdict.rule import ClaimAnswer, VerdictOutcome
 
 ScoresBySeed = dict[str, list[SeedScore]]
 """key: list of [seed, score]"""
@@ -58,7 +61,7 @@ class ComparisonFindings(Comparison):
 
 
 class PairingRecord(Record):
-    """The evidence that a variant and the baseline were trained alike, and their costs"""
+    """The evidence that a variant and the baseline were trained under the same conditions, and their costs"""
 
     settings: dict[str, JsonValue]
     """settings that the variant changes"""
@@ -67,7 +70,7 @@ class PairingRecord(Record):
     seeds: NonNegativeInt
     """seeds in common"""
     unpaired_reason: str | None = None
-    """why there is no verdict, if the two were not trained alike"""
+    """reason for withholding the verdict, if the two were not trained under the same conditions"""
     tensors: NonNegativeInt | None = None
     """tensors of the variant"""
     shared_tensors: NonNegativeInt | None = None
@@ -97,13 +100,22 @@ class ResultWarning(Record):
         "equal seeds",
         "random scores",
         "untrained weights",
+        "reads files",
         "changed nothing",
         "same weights",
         "same first step",
-        "other budget",
+        "different budget",
         "large gain",
         "mixed machines",
         "unfinished",
+        "not repeatable",
+        "shared files",
+        "changed code",
+        "unusual direction",
+        "different scores",
+        "different data",
+        "different batches",
+        ScoreIssueKind,
     ]
     """what was noticed"""
     variant: str
@@ -135,7 +147,7 @@ class SeedSample(SampleRecord):
 
 
 class PublishedComparison(PublishedResult):
-    """A published result beside ours"""
+    """A published result and ours"""
 
     ours: float | None
     """our mean over seeds"""
@@ -151,7 +163,7 @@ class ClaimResult(Claim):
     answer: ClaimAnswer = "cannot be tested"
     """whether the verdict is the expected one"""
     is_exploratory: bool = False
-    """whether its comparison is outside of those that share the error rate"""
+    """whether its comparison is not among those that share the familywise error rate"""
     outcome: VerdictOutcome | None = None
     """the verdict"""
     summary: str = ""
@@ -252,7 +264,7 @@ class Findings(VersionedRecord):
     rows: Literal["all", "unseen"] = "all"
     """rows that the verdict is based on: all, or those that do not occur in train"""
     interim_analyses: list[NonNegativeInt] = []
-    """numbers of seeds of all analyses so far, this one included"""
+    """numbers of seeds of all analyses so far, including the current one"""
     warnings: list[ResultWarning] = []
     """variants that changed nothing, and implausible scores"""
     verdicts: list[Verdict] = []
@@ -270,11 +282,11 @@ class Findings(VersionedRecord):
     loss_curves: Curves = {}
     """learning curves of the loss, for classifiers"""
     seconds_curves: dict[str, dict[str, list[StepScore]]] = {}
-    """training time so far, variant: seed: list of [step, seconds]"""
+    """training time up to each evaluation, variant: seed: list of [step, seconds]"""
     steps_per_epoch: NonNegativeInt | None = None
     """optimizer steps per epoch of the baseline; null unless the file counts training in epochs"""
     chosen_steps: dict[str, list[Annotated[tuple[int, int], Field(strict=False)]]] = {}
-    """variant: list of [seed, step whose weights were kept]"""
+    """variant: list of [seed, step whose weights were chosen]"""
     pairing: dict[str, PairingRecord] = {}
     """evidence of pairing and costs, by variant"""
     audits: dict[str, list[CheckResult]] = {}
@@ -290,7 +302,7 @@ class Findings(VersionedRecord):
     sentences: dict[str, dict[str, dict[str, float | ClassConfidence]]] = {}
     """variant: probe sentence: seed: perplexity, or class and confidence"""
     published: list[PublishedComparison] = []
-    """published results beside ours"""
+    """published results compared with ours"""
     claims: list[ClaimResult] = []
     """published claims and whether they hold"""
     length_generalization: dict[str, LengthGeneralization] = {}
@@ -307,6 +319,10 @@ class Findings(VersionedRecord):
     """results of a distillation on summaries"""
     search: SearchFindings | None = None
     """results of a hyperparameter search"""
+    tuning: TuningFindings | None = None
+    """results of tuning the baseline and every variant"""
+    sweep: SweepFindings | None = None
+    """results of a sweep"""
     versus: VersusFindings | None = None
     """results that only a comparison of commands has (`h2h versus`)"""
     checksums: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The lines of journal.jsonl, the record of everything that was done in an experiment's folder."""
+"""The events in journal.jsonl, the record of all actions in the folder of an experiment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headtohead.experiment.schemas.search import PointEvent, PrunedEvent, Search
 
 
 class SettingsEvent(Record):
-    """The experiment was started, or continued with other settings"""
+    """The experiment was started, or continued with different settings"""
 
     event: Literal["settings"] = "settings"
     digest: str
@@ -46,9 +46,9 @@ class RunEvent(Record):
     seed: NonNegativeInt
     """seed of the trial"""
     digest: str = ""
-    """SHA-256 of result.json, of a finished run"""
+    """SHA-256 of result.json; empty unless the run has finished"""
     message: str = ""
-    """error message, of a failed or lost run"""
+    """error message of a failed or lost run"""
 
 
 class AnalysisEvent(Record):

@@ -32,6 +32,8 @@ class StartFile(VersionedRecord):
 
     tensor_hashes: dict[str, str]
     """shape and hash of each initial tensor, by name"""
+    declared_starts: list[str] = []
+    """tensors that parts declare to initialize differently on purpose"""
     schedule_digest: str
     """hash of the batch schedule"""
     steps: NonNegativeInt
@@ -46,10 +48,12 @@ class StartFile(VersionedRecord):
     """number of parameters"""
     flops_per_token: NonNegativeInt | None
     """FLOPs of one forward pass per token at full context; null if they could not be counted"""
+    tokens_per_step: float | None = None
+    """mean number of input tokens per step, without padding"""
     weights_bytes: NonNegativeInt
     """size of the weights"""
     training_bytes: NonNegativeInt
-    """estimated memory for weights, gradients, optimizer state and logits"""
+    """estimated peak memory of a training step: weights, gradients, optimizer state and activations"""
     device: str
     """cpu, cuda or mps"""
     violates: list[str] = []
@@ -104,7 +108,7 @@ class SplitScores(Record):
 
 
 class TrainingSummary(Record):
-    """How one training run went"""
+    """Duration, memory and outcome of one training run"""
 
     steps: NonNegativeInt = 0
     """optimizer steps taken"""
@@ -117,7 +121,7 @@ class TrainingSummary(Record):
     last_loss: float | None
     """mean training loss since the last evaluation; null if not finite"""
     chosen_step: NonNegativeInt
-    """step whose weights were kept"""
+    """step whose weights were chosen: the last one, or the best one on validation data"""
     first_step_digest: str = ""
     """hash of loss and gradients of the first step"""
     is_stopped_early: bool = False
@@ -140,7 +144,7 @@ class ResultFile(VersionedRecord):
     scores: dict[str, SplitScores]
     """scores by split, with the chosen weights"""
     training: TrainingSummary
-    """how training went"""
+    """duration, memory and outcome of training"""
     trial_seconds: float = 0.0
     """duration of the trial, with evaluation and audits"""
     seconds_per_summary: float | None = None
@@ -281,7 +285,7 @@ class HeadMeasures(Record):
     first: float | None = None
     """weight on the first token"""
     itself: float | None = None
-    """weight on the query's own position"""
+    """weight on the position of the query"""
     previous: float | None = None
     """weight on the previous position"""
     padding: float | None = None
@@ -289,7 +293,7 @@ class HeadMeasures(Record):
     induction: float | None = None
     """weight on the token after the previous occurrence of the current token; decoders only"""
     control: float | None = None
-    """the same without repetition, as a control for the induction score"""
+    """weight on the same positions in text without repetition, as a control for the induction score"""
     rise: float | None = None
     """loss increase in nats when the head is ablated"""
     rise_interval: Interval | None = None

@@ -1,4 +1,4 @@
-"""The events of a search in the journal of its experiment, and the section of findings.json about it."""
+"""The journal events of a hyperparameter search, and the section of findings.json about the search."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, ConfigDict, JsonValue
 
-from headtohead.config.search import PruningConfig, SearchBudget, SearchDimension
+from headtohead.config.budget import SearchBudget
+from headtohead.config.tables.search import PruningConfig, SearchDimension
 from headtohead.experiment.schemas.base import Interval, NonNegativeInt, Pair, Record, SeedScore, VersionedRecord
 
 
@@ -15,7 +16,7 @@ class SearchStartEvent(VersionedRecord):
 
     event: Literal["search"] = "search"
     identity: str
-    """hash of everything that the search's results depend on, except its budget"""
+    """hash of all inputs that determine the results of the search, except its budget"""
 
 
 class PointEvent(Record):
@@ -47,7 +48,7 @@ class PrunedEvent(Record):
     point: NonNegativeInt
     """number of the point"""
     decision: PruningDecision
-    """why"""
+    """why the point was pruned"""
 
 
 class TrialEvent(Record):
@@ -59,7 +60,7 @@ class TrialEvent(Record):
     seed: int = 0
     """seed of the trial"""
     seconds: float
-    """duration of the search so far"""
+    """duration of the search up to the end of the trial"""
 
 
 class WinnerEvent(Record):
@@ -114,13 +115,13 @@ class SearchHistoryEntry(Record):
     point: NonNegativeInt
     """number of the point"""
     mean: float
-    """its mean score"""
+    """mean score of the point"""
     best: float
     """best mean score so far"""
 
 
 class SelectionBias(Record):
-    """How much of the winner's lead in the search was due to selecting the best of many"""
+    """How much of the winner's lead in the search was due to selecting the best of many points"""
 
     search: float
     """the winner's score in the search"""
@@ -131,16 +132,16 @@ class SelectionBias(Record):
     lead: float
     """the winner's lead in the search"""
     kept: float
-    """its lead with fresh seeds"""
+    """the winner's lead with fresh seeds"""
     bias: float
-    """the difference of the two"""
+    """the part of the lead in the search that fresh seeds do not confirm"""
     interval: Interval | None
     """95 % interval of the bias"""
     seeds: Pair
     """seeds in the search, and fresh seeds"""
 
 
-def _convert_lists_to_tuples(space: object) -> object:
+def convert_lists_to_tuples(space: object) -> object:
     """Return the space with tuples for lists: settings are immutable, and JSON has lists only."""
     if not isinstance(space, dict):
         return space
@@ -152,7 +153,7 @@ class SearchFindings(Record):
 
     method: str
     """grid, random or tpe"""
-    space: Annotated[dict[str, SearchDimension], BeforeValidator(_convert_lists_to_tuples)]
+    space: Annotated[dict[str, SearchDimension], BeforeValidator(convert_lists_to_tuples)]
     """values of each setting"""
     seeds: NonNegativeInt
     """seeds per point"""

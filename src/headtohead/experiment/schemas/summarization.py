@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from headtohead.config.distillation import DistillationClaim, PublishedScores
+from headtohead.config.tables.distillation import DistillationClaim, PublishedScores
 from headtohead.experiment.schemas.base import Interval, NonNegativeInt, Record
 from headtohead.experiment.schemas.experiment_files import ReferenceDocument, SummaryLine
 from headtohead.verdict.bootstrap import BootstrapEstimate
+from headtohead.verdict.decision_rule import ClaimAnswer, VerdictOutcome
 from headtohead.verdict.record import NullableFloat, NullableInterval
-from headtohead.verdict.rule import ClaimAnswer, VerdictOutcome
 
 
 class SummaryMeasure(Record):
@@ -44,7 +44,7 @@ class SystemCost(Record):
     weights_bytes: NonNegativeInt
     """size of the weights in memory"""
     seconds_per_summary: float | None = None
-    """duration of one summary"""
+    """time to generate one summary"""
     training_seconds: float | None = None
     """duration of training"""
     training_memory: NonNegativeInt | None = None

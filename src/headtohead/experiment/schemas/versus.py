@@ -7,14 +7,12 @@ from headtohead.verdict.record import NullableFloat
 
 
 class Observation(Record):
-    """What can be seen of the fairness of a comparison from outside the scripts"""
+    """An observation about the fairness of a comparison, made without access to the scripts"""
 
     question: str
     """what was checked"""
     answer: str
     """what was seen"""
-    is_concern: bool = False
-    """whether it weakens the comparison"""
 
 
 class NoiseEstimate(Record):
@@ -42,6 +40,6 @@ class VersusFindings(Record):
     diffs: dict[str, str] = {}
     """difference between the revisions of the baseline and of each variant"""
     observations: list[Observation] = []
-    """what can be seen from outside"""
+    """observations about the fairness of the comparison"""
     noise: NoiseEstimate | None = None
     """noise of the command, if it was compared with itself"""

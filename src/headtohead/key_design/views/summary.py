@@ -1,4 +1,4 @@
-"""Text, tables and figures for a key-design solution, shared by charts, pages and the terminal. Imports no altair."""
+"""Titles, tables and main figures of key-design solutions, for charts, pages and the terminal. Imports no altair."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from headtohead.presentation.table import Cell, Column, Table, make_numeric_colu
 
 ResultDict = dict[str, Any]
 MAX_SHOWN_NUMBERS = 12
+"""largest number of vector components that are printed"""
 
 
 def format_heading(result: ResultDict) -> str:
+    """Return a solution's question and outcome as a title."""
     return f"{result['question'][0].upper()}{result['question'][1:]}: {format_outcome(result)}"
 
 
@@ -31,15 +33,15 @@ def format_alt_text(result: ResultDict) -> str:
 
 
 def format_legend(result: ResultDict) -> str:
-    """Return the legend of the chart."""
-    dims, kind = len(result["keys"][0]), result["kind"]
+    """Return the sentences that explain the marks of a solution's chart."""
+    head_dim, kind = len(result["keys"][0]), result["kind"]
     if kind == "identity":
         legend = "Circles: keys that can be selected. Squares: other keys. Arrows: query directions."
-        return legend if dims in (2, 3) else ""
+        return legend if head_dim in (2, 3) else ""
     legend = "Circles: target keys. Squares: other keys. Area grows with weight."
-    if kind == "replacement" and dims in (2, 3):
+    if kind == "replacement" and head_dim in (2, 3):
         legend += " Ring: old key."
-    if kind == "answer" and dims == 2 and any(result["query"]):
+    if kind == "answer" and head_dim == 2 and any(result["query"]):
         legend += " Dashed: points with the highest key's score."
     return legend
 
@@ -49,8 +51,8 @@ def build_keys_table(result: ResultDict, published: dict[str, Any] | None = None
     if result["kind"] == "identity":
         columns = [Column("row", "row"), Column("query", "query", format=format_vector)]
         columns += make_numeric_columns(weight="weight on its key", format=format_weight)
-        pairs = enumerate(zip(result["query"], result["weights"], strict=True))
-        rows = [[index, query, weights[index]] for index, (query, weights) in pairs]
+        queries = enumerate(zip(result["query"], result["weights"], strict=True))
+        rows = [[index, query, weights[index]] for index, (query, weights) in queries]
         return make_table("queries", "Queries", "The query matrix, one row per key.", columns, rows)
     columns = [
         Column("key", "key"),
@@ -63,14 +65,14 @@ def build_keys_table(result: ResultDict, published: dict[str, Any] | None = None
     new_index = result["at"] if result["kind"] == "replacement" else None
     rows = []
     for index, key in enumerate(result["keys"]):
-        score = sum(a * b for a, b in zip(key, result["query"], strict=True))
-        name = Cell(f"{index} (new)" if index == new_index else str(index), index)
-        report = [published["weights"][index]] if published else []
-        rows.append([name, key, score, result["weights"][index], result["target"][index], *report])
+        score = sum(k * q for k, q in zip(key, result["query"], strict=True))
+        key_cell = Cell(f"{index} (new)" if index == new_index else str(index), index)
+        published_weight = [published["weights"][index]] if published else []
+        rows.append([key_cell, key, score, result["weights"][index], result["target"][index], *published_weight])
     return make_table("keys", "Keys", "The keys, their scores and weights.", columns, rows)
 
 
-def build_weight_matrix(result: ResultDict) -> Table:
+def build_weight_matrix_table(result: ResultDict) -> Table:
     """Return an identity design's attention weights, with a row per query and a column per key."""
     columns = [Column("query", "weights", format="row {}".format)]
     columns += make_numeric_columns(
@@ -82,7 +84,7 @@ def build_weight_matrix(result: ResultDict) -> Table:
 
 
 def build_summary(result: ResultDict) -> dict[str, str]:
-    """Return a solution's main figures by label."""
+    """Return the main figures of a solution as {label: formatted value}."""
     summary = {}
     if result["kind"] != "identity":
         summary["query"] = format_vector(result["query"])
@@ -104,8 +106,8 @@ def build_summary(result: ResultDict) -> dict[str, str]:
 
 def format_vector(numbers: list[float], digits: int = 6) -> str:
     """Format a vector with enough digits to reproduce the weights: (0.5, -1.2)."""
-    formatted = [f"{number:.{digits}g}" for number in numbers[:MAX_SHOWN_NUMBERS]]
-    return f"({', '.join(formatted)}{', …' if len(numbers) > MAX_SHOWN_NUMBERS else ''})"
+    formatted_numbers = [f"{number:.{digits}g}" for number in numbers[:MAX_SHOWN_NUMBERS]]
+    return f"({', '.join(formatted_numbers)}{', …' if len(numbers) > MAX_SHOWN_NUMBERS else ''})"
 
 
 def format_weight(value: float) -> str:

@@ -12,7 +12,7 @@ from headtohead.key_design.views.summary import (
     ResultDict,
     build_keys_table,
     build_summary,
-    build_weight_matrix,
+    build_weight_matrix_table,
     format_heading,
     format_outcome,
     format_weight,
@@ -37,11 +37,11 @@ def _print_design(console: Console, result: ResultDict, title: str, published: d
     """Print one design's outcome, explanation and table."""
     console.print(f"[bold {OUTCOME_COLORS[format_outcome(result)]}]{escape(title)}[/]", soft_wrap=False)
     print_indented(escape(result["reason"]))
-    for name, text in build_summary(result).items():
-        print_indented(f"[dim]{name}:[/] {escape(text)}")
+    for label, formatted_value in build_summary(result).items():
+        print_indented(f"[dim]{label}:[/] {escape(formatted_value)}")
     print_table(replace(build_keys_table(result, published), title="", caption=""))
     if result["kind"] == "identity" and len(result["weights"]) <= MAX_MATRIX_COLUMNS:
-        print_table(build_weight_matrix(result))
+        print_table(build_weight_matrix_table(result))
 
 
 def _print_walkthrough(console: Console, walkthrough: ResultDict) -> None:
@@ -52,8 +52,8 @@ def _print_walkthrough(console: Console, walkthrough: ResultDict) -> None:
         title = f"{index + 1}. {step['question']}: {format_outcome(step['solution'])}"
         _print_design(console, step["solution"], title, step["published"])
         if published := step["published"]:
-            text = f"{published['description']} Precision {format_weight(published['precision'])}."
-            print_indented(f"[cyan]the report:[/] {escape(text)}")
-        for line in step["limits"]:
-            print_indented(f"[yellow]limits:[/] {escape(line)}")
+            published_text = f"{published['description']} Precision {format_weight(published['precision'])}."
+            print_indented(f"[cyan]the report:[/] {escape(published_text)}")
+        for limit in step["limits"]:
+            print_indented(f"[yellow]limits:[/] {escape(limit)}")
         console.print()

@@ -1,4 +1,4 @@
-"""Base class of all parts, the model sizes they are built with, and the invariants they may declare to violate."""
+"""The base class of all parts of a model, the sizes that parts are built with, and the invariants they may violate."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -6,8 +6,8 @@ from typing import ClassVar, Literal
 from torch import nn
 
 Invariant = Literal["causality", "batch-independence", "determinism", "kv-cache"]
-"""causality: a position does not depend on later ones. batch-independence: a row does not depend on other rows.
-determinism: equal inputs give equal outputs. kv-cache: decoding with a cache equals a full forward pass."""
+"""causality: a position does not depend on later ones. batch-independence: a sequence does not depend on the others in
+its batch. determinism: equal inputs give equal outputs. kv-cache: decoding with a cache equals a full forward pass."""
 
 AttentionImplementation = Literal["eager", "sdpa"]
 
@@ -25,16 +25,38 @@ class ModelSizes:
     is_causal: bool
     """True for a decoder: no position may attend to later ones."""
     dropout: float = 0.0
+    tie_word_embeddings: bool = False
+    """True if the output layer shares the embedding table."""
+    layer_index: int | None = None
+    """Index of the layer that the part belongs to; None for parts outside the layers and for those that layers share,
+    which are positions and patterns."""
+    key_heads: int | None = None
+    """Number of key and value heads; set for the parts that follow a projection, None for all others."""
 
 
-class Part(nn.Module):
-    """A swappable component of a transformer.
+class Component:
+    """Base class of everything that can be registered for a slot.
 
-    Keyword-only constructor arguments are the part's options. The first line of the docstring is its description."""
+    Keyword-only constructor arguments are its options. The first line of the docstring is its description."""
 
     slot: ClassVar[str] = ""
     kind: ClassVar[str] = ""
-    attn_implementations: ClassVar[frozenset[AttentionImplementation]] = frozenset({"eager", "sdpa"})
+
+
+class Part(Component, nn.Module):
+    """Base class of the swappable modules of a model."""
+
+    residual_layers: ClassVar[tuple[str, ...]] = ()
+    """Names of the layers inside the part whose output is added to the residual stream. Parts in the slot `init` may
+    scale them."""
+    is_layer: bool = False
+    """True if the part's own `weight` and `bias` are those of a layer, which parts in the slot `init` may change."""
+    starts_differently: tuple[str, ...] = ()
+    """Names of tensors that the part initializes differently on purpose, such as ("down.*",). They are not compared
+    between models that should start equal."""
+    is_step: ClassVar[bool] = False
+    """True for a part that follows a different part in a list and transforms its output, such as `qk-norm`."""
+    attn_implementations: frozenset[AttentionImplementation] = frozenset({"eager", "sdpa"})
     """Attention implementations the part works with. A model supports the intersection over its parts."""
 
     def __init__(self, sizes: ModelSizes) -> None:
@@ -47,7 +69,7 @@ class Part(nn.Module):
         return frozenset()
 
 
-def declares(part: Part, capability: str) -> bool:
+def declares_capability(part: Part, capability: str) -> bool:
     """Return whether the exact class of `part` defines `capability`, an attribute or property, with a true value.
 
     What a base class declares does not count, because a subclass may override the method that the declaration

@@ -1,28 +1,27 @@
-"""Merges: transform the outputs of the heads before the output projection of attention.
+"""Merges: transform the outputs of the attention heads before the output projection.
 
-A merge may carry state between decoding steps. It receives the state as `past_state` and returns the new one; the KV
-cache stores it."""
+Several merges are applied in sequence."""
 
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from headtohead.nn.parts.base import Invariant, ModelSizes, Part
+from headtohead.nn.parts.context import ForwardContext
 from headtohead.nn.parts.registry import register_part
 
 HeadOutputs = Float[Tensor, "batch heads length head_dim"]
-AttentionMask = Bool[Tensor, "batch length"]
 
 
 class Merge(Part):
     """Base class of merges."""
 
     def forward(
-        self, head_outputs: HeadOutputs, attention_mask: AttentionMask | None = None, past_state: Tensor | None = None
-    ) -> tuple[HeadOutputs, Tensor | None]:
-        """Return the transformed heads and the state for the next decoding step, if any."""
+        self, head_outputs: HeadOutputs, x: Float[Tensor, "batch length width"], context: ForwardContext
+    ) -> HeadOutputs:
+        """Return the transformed heads. `x` is the input of the attention part."""
         raise NotImplementedError
 
 
@@ -30,24 +29,20 @@ class Merge(Part):
 class ConcatHeads(Merge):
     """Concatenate the heads unchanged."""
 
-    def forward(
-        self, head_outputs: HeadOutputs, attention_mask: AttentionMask | None = None, past_state: Tensor | None = None
-    ) -> tuple[HeadOutputs, Tensor | None]:
-        return head_outputs, None
+    def forward(self, head_outputs: HeadOutputs, x: Tensor, context: ForwardContext) -> HeadOutputs:
+        return head_outputs
 
 
 @register_part("merge", "shift")
 class ShiftHeads(Merge):
-    """Rotate the order of the heads. A null change: the output projection absorbs it."""
+    """Rotate the order of the heads. The output projection absorbs this, so it should have no effect."""
 
     def __init__(self, sizes: ModelSizes, *, by: int = 1) -> None:
         super().__init__(sizes)
         self.by = by
 
-    def forward(
-        self, head_outputs: HeadOutputs, attention_mask: AttentionMask | None = None, past_state: Tensor | None = None
-    ) -> tuple[HeadOutputs, Tensor | None]:
-        return head_outputs.roll(self.by, dims=1), None
+    def forward(self, head_outputs: HeadOutputs, x: Tensor, context: ForwardContext) -> HeadOutputs:
+        return head_outputs.roll(self.by, dims=1)
 
 
 @register_part("merge", "shuffle")
@@ -58,7 +53,7 @@ class ShuffleHeads(Merge):
         """Create a merge whose head order is drawn once per layer, or again at every forward pass."""
         super().__init__(sizes)
         self.draw = draw
-        # A buffer, so that it is initialised and saved with the parameters.
+        # A buffer, so that it is initialized and saved with the parameters.
         self.register_buffer("order", torch.arange(sizes.heads))
         self.order: Tensor
 
@@ -71,30 +66,27 @@ class ShuffleHeads(Merge):
         is_random = self.draw == "every-pass" and self.sizes.heads > 1
         return frozenset({"determinism"}) if is_random else frozenset()
 
-    def forward(
-        self, head_outputs: HeadOutputs, attention_mask: AttentionMask | None = None, past_state: Tensor | None = None
-    ) -> tuple[HeadOutputs, Tensor | None]:
+    def forward(self, head_outputs: HeadOutputs, x: Tensor, context: ForwardContext) -> HeadOutputs:
         order = self.order if self.draw == "once" else torch.randperm(self.sizes.heads, device=head_outputs.device)
-        return head_outputs[:, order], None
+        return head_outputs[:, order]
 
 
 def zero_padding(head_outputs: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Return the head outputs with padding set to zero."""
+    """Return the head outputs, (batch, heads, length, head_dim), with zeros at padding."""
     return head_outputs if attention_mask is None else head_outputs * attention_mask[:, None, :, None]
 
 
 def safe_sqrt(squared_norm: Tensor) -> Tensor:
-    """Return the square root with a zero gradient at 0, where a row has only padding so far."""
+    """Return the square root, with a gradient of zero at 0, where a sequence has only padding so far."""
     return squared_norm.clamp_min(torch.finfo(squared_norm.dtype).tiny).sqrt()
 
 
-def compute_head_weights(head_norms: Tensor, normalise: bool) -> Tensor:
-    """Return norms (heads on axis 1) as weights: raw, or scaled to sum to the number of heads."""
-    if not normalise:
+def compute_head_weights(head_norms: Tensor, is_normalized: bool) -> Tensor:
+    """Return the factor of each head (axis 1): its norm, or the norms scaled to sum to the number of heads."""
+    if not is_normalized:
         return head_norms
-    return (
-        head_norms * head_norms.shape[1] / head_norms.sum(1, keepdim=True).clamp_min(torch.finfo(head_norms.dtype).tiny)
-    )
+    norm_sums = head_norms.sum(1, keepdim=True).clamp_min(torch.finfo(head_norms.dtype).tiny)
+    return head_norms * head_norms.shape[1] / norm_sums
 
 
 @register_part("merge", "reweight")
@@ -122,18 +114,16 @@ class ReweightHeads(Merge):
             violated.add("causality")
         if self.over == "batch":
             violated.add("batch-independence")
-        # With a single head, normalised weights are 1.
+        # With a single head, normalized weights are 1.
         return frozenset() if self.normalise and self.sizes.heads == 1 else frozenset(violated)
 
-    def forward(
-        self, head_outputs: HeadOutputs, attention_mask: AttentionMask | None = None, past_state: Tensor | None = None
-    ) -> tuple[HeadOutputs, Tensor | None]:
+    def forward(self, head_outputs: HeadOutputs, x: Tensor, context: ForwardContext) -> HeadOutputs:
         """Multiply each head by a weight computed from its norm over the sequence or the batch."""
         if not self.at_inference and not self.training:
-            return head_outputs, None
+            return head_outputs
         axes = (2, 3) if self.over == "sequence" else (0, 2, 3)
-        energy = zero_padding(head_outputs, attention_mask).square().sum(axes, keepdim=True)
-        return head_outputs * compute_head_weights(safe_sqrt(energy), self.normalise), None
+        energy = zero_padding(head_outputs, context.attention_mask).square().sum(axes, keepdim=True)
+        return head_outputs * compute_head_weights(safe_sqrt(energy), self.normalise)
 
 
 @register_part("merge", "causal-reweight")
@@ -148,14 +138,13 @@ class CausalReweightHeads(Merge):
     def violates(self) -> frozenset[Invariant]:
         return frozenset()
 
-    def forward(
-        self, head_outputs: HeadOutputs, attention_mask: AttentionMask | None = None, past_state: Tensor | None = None
-    ) -> tuple[HeadOutputs, Tensor | None]:
+    def forward(self, head_outputs: HeadOutputs, x: Tensor, context: ForwardContext) -> HeadOutputs:
         """Multiply each head by a weight computed from its norm over the tokens so far.
 
-        The state is the sum of squares over past tokens, (batch, heads, 1, 1).
+        The decoding state is the sum of squares over past tokens, (batch, heads, 1, 1).
         """
-        energy = zero_padding(head_outputs, attention_mask).square().sum(3, keepdim=True).cumsum(2)
-        if past_state is not None:
-            energy = energy + past_state
-        return head_outputs * compute_head_weights(safe_sqrt(energy), self.normalise), energy[:, :, -1:]
+        energy = zero_padding(head_outputs, context.attention_mask).square().sum(3, keepdim=True).cumsum(2)
+        if (past_energy := context.get_state("causal-reweight")) is not None:
+            energy = energy + past_energy
+        context.set_state("causal-reweight", energy[:, :, -1:])
+        return head_outputs * compute_head_weights(safe_sqrt(energy), self.normalise)

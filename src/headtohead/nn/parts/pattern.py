@@ -7,11 +7,12 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from headtohead.errors import ModelError
-from headtohead.nn.parts.base import Invariant, ModelSizes, Part, declares
+from headtohead.nn.parts.base import Invariant, ModelSizes, Part, declares_capability
+from headtohead.nn.parts.context import ForwardContext
 from headtohead.nn.parts.registry import register_part
 
 WindowSize = tuple[int | None, int | None]
-"""Largest distance (behind, ahead) that a query may attend to. None means any distance."""
+"""Largest distance (behind, ahead) at which a query may attend to a key. None means any distance."""
 QueryPositions = Int[Tensor, "*b query"]
 KeyPositions = Int[Tensor, "*b key"]
 PatternMask = Bool[Tensor, "*b query key"]
@@ -21,7 +22,7 @@ class Pattern(Part):
     """Base class of attention patterns.
 
     The class attributes and `window_size` let attention skip work. They hold only for the class that declares them
-    (`base.declares`): a subclass that overrides `compute_mask` gets the full mask until it declares them again."""
+    (`declares_capability`). A subclass that overrides `compute_mask` gets the full mask until it declares them, too."""
 
     is_relative: bool = False
     """Declares that the mask depends only on the distance between query and key. Blocks then share one mask."""
@@ -33,8 +34,14 @@ class Pattern(Part):
         """Largest distance (behind, ahead) at which the mask may be True."""
         return (None, None)
 
-    def compute_mask(self, query_positions: QueryPositions, key_positions: KeyPositions) -> PatternMask:
-        """Return True where the query may attend to the key."""
+    def compute_mask(
+        self, query_positions: QueryPositions, key_positions: KeyPositions, context: ForwardContext
+    ) -> PatternMask:
+        """Return the mask of this attention pattern, (..., query, key): True where a query may attend to a key.
+
+        The positions are those of the whole sequence, or of one block of it. Layers share the mask, so it must not
+        depend on the layer.
+        """
         raise NotImplementedError
 
     @property
@@ -43,6 +50,7 @@ class Pattern(Part):
         return frozenset({"causality", "kv-cache"}) if self.sizes.is_causal and ahead != 0 else frozenset()
 
     def __and__(self, other: "Pattern") -> "Pattern":
+        """Return the pattern that allows what both patterns allow."""
         return IntersectionPattern(self, other)
 
 
@@ -53,11 +61,13 @@ def compute_distances(query_positions: Tensor, key_positions: Tensor) -> Tensor:
 
 @register_part("pattern", "full")
 class FullPattern(Pattern):
-    """Every position attends to every other."""
+    """Every position attends to all positions."""
 
     is_relative = True
 
-    def compute_mask(self, query_positions: QueryPositions, key_positions: KeyPositions) -> PatternMask:
+    def compute_mask(
+        self, query_positions: QueryPositions, key_positions: KeyPositions, context: ForwardContext
+    ) -> PatternMask:
         return torch.ones_like(compute_distances(query_positions, key_positions), dtype=torch.bool)
 
 
@@ -72,7 +82,9 @@ class CausalPattern(Pattern):
     def window_size(self) -> WindowSize:
         return (None, 0)
 
-    def compute_mask(self, query_positions: QueryPositions, key_positions: KeyPositions) -> PatternMask:
+    def compute_mask(
+        self, query_positions: QueryPositions, key_positions: KeyPositions, context: ForwardContext
+    ) -> PatternMask:
         return compute_distances(query_positions, key_positions) >= 0
 
 
@@ -92,7 +104,9 @@ class SlidingWindowPattern(Pattern):
     def window_size(self) -> WindowSize:
         return (self.size - 1, 0 if self.sizes.is_causal else self.size - 1)
 
-    def compute_mask(self, query_positions: QueryPositions, key_positions: KeyPositions) -> PatternMask:
+    def compute_mask(
+        self, query_positions: QueryPositions, key_positions: KeyPositions, context: ForwardContext
+    ) -> PatternMask:
         distance = compute_distances(query_positions, key_positions)
         ahead = self.window_size[1]
         assert ahead is not None
@@ -108,14 +122,20 @@ class IntersectionPattern(Pattern):
 
     @property
     def is_relative(self) -> bool:  # type: ignore[override]
-        return declares(self.first, "is_relative") and declares(self.second, "is_relative")
+        return declares_capability(self.first, "is_relative") and declares_capability(self.second, "is_relative")
 
     @property
     def window_size(self) -> WindowSize:
-        pairs = zip(self.first.window_size, self.second.window_size, strict=True)
-        back, ahead = (min((size for size in pair if size is not None), default=None) for pair in pairs)
-        return (back, ahead)
+        distance_pairs = zip(self.first.window_size, self.second.window_size, strict=True)
+        behind, ahead = (
+            min((distance for distance in pair if distance is not None), default=None) for pair in distance_pairs
+        )
+        return (behind, ahead)
 
-    def compute_mask(self, query_positions: QueryPositions, key_positions: KeyPositions) -> PatternMask:
-        first, second = (part.compute_mask(query_positions, key_positions) for part in (self.first, self.second))
-        return first & second
+    def compute_mask(
+        self, query_positions: QueryPositions, key_positions: KeyPositions, context: ForwardContext
+    ) -> PatternMask:
+        first_mask, second_mask = (
+            part.compute_mask(query_positions, key_positions, context) for part in (self.first, self.second)
+        )
+        return first_mask & second_mask

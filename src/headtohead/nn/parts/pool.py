@@ -1,21 +1,21 @@
-"""Pools: reduce an encoder's hidden states to one vector per text, ignoring padding."""
+"""Pools: reduce the hidden states of a classifier to one vector per sequence, ignoring padding."""
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from headtohead.nn.parts.base import ModelSizes, Part
+from headtohead.nn.parts.context import ForwardContext
 from headtohead.nn.parts.registry import register_part
 
 HiddenStates = Float[Tensor, "batch length width"]
-AttentionMask = Bool[Tensor, "batch length"]
 PooledStates = Float[Tensor, "batch width"]
 
 
 class Pool(Part):
-    """Base class of pools."""
+    """Base class of pools: (batch, length, width) to (batch, width)."""
 
-    def forward(self, x: HiddenStates, attention_mask: AttentionMask) -> PooledStates:
+    def forward(self, x: HiddenStates, context: ForwardContext) -> PooledStates:
         raise NotImplementedError
 
 
@@ -23,8 +23,8 @@ class Pool(Part):
 class MeanPool(Pool):
     """Mean over positions."""
 
-    def forward(self, x: HiddenStates, attention_mask: AttentionMask) -> PooledStates:
-        weight = attention_mask.to(x.dtype)[:, :, None]
+    def forward(self, x: HiddenStates, context: ForwardContext) -> PooledStates:
+        weight = context.get_attention_mask().to(x.dtype)[:, :, None]
         return (x * weight).sum(1) / weight.sum(1).clamp_min(1)
 
 
@@ -32,18 +32,18 @@ class MeanPool(Pool):
 class FirstTokenPool(Pool):
     """First position that is not padding."""
 
-    def forward(self, x: HiddenStates, attention_mask: AttentionMask) -> PooledStates:
-        first = attention_mask.to(torch.int8).argmax(1)
-        return x[torch.arange(len(x), device=x.device), first]
+    def forward(self, x: HiddenStates, context: ForwardContext) -> PooledStates:
+        first_index = context.get_attention_mask().to(torch.int8).argmax(1)
+        return x[torch.arange(len(x), device=x.device), first_index]
 
 
 @register_part("pool", "max")
 class MaxPool(Pool):
     """Maximum of each feature over positions."""
 
-    def forward(self, x: HiddenStates, attention_mask: AttentionMask) -> PooledStates:
-        lowest = torch.finfo(x.dtype).min
-        return x.masked_fill(~attention_mask[:, :, None], lowest).amax(1)
+    def forward(self, x: HiddenStates, context: ForwardContext) -> PooledStates:
+        lowest_value = torch.finfo(x.dtype).min
+        return x.masked_fill(~context.get_attention_mask()[:, :, None], lowest_value).amax(1)
 
 
 @register_part("pool", "attention")
@@ -55,6 +55,7 @@ class AttentionPool(Pool):
         # No bias: softmax is invariant to it.
         self.score = nn.Linear(sizes.width, 1, bias=False)
 
-    def forward(self, x: HiddenStates, attention_mask: AttentionMask) -> PooledStates:
-        score: Tensor = self.score(x)[:, :, 0].masked_fill(~attention_mask, torch.finfo(x.dtype).min)
-        return (score.softmax(1)[:, :, None] * x).sum(1)
+    def forward(self, x: HiddenStates, context: ForwardContext) -> PooledStates:
+        is_padding = ~context.get_attention_mask()
+        scores: Tensor = self.score(x)[:, :, 0].masked_fill(is_padding, torch.finfo(x.dtype).min)
+        return (scores.softmax(1)[:, :, None] * x).sum(1)

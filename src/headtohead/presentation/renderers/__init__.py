@@ -1,1 +1,4 @@
-"""Renderers for tables, charts and sections: HTML, Markdown, CSV, LaTeX, PDF (typst), terminal, notebook and PNG."""
+"""Render tables, charts and sections of any report: HTML, Markdown, CSV, LaTeX, PDF (typst), terminal, notebook, PNG.
+
+A renderer knows nothing about findings. What a report contains is decided in `headtohead.report`.
+"""

@@ -12,7 +12,7 @@ from typing import Any
 from headtohead.presentation.table import Table
 
 FORMULA_START = re.compile(r"[\s\x00-\x1f\u200b\ufeff]*[=+\-@\t\r\uff1d\uff0b\uff0d\uff20]|[\t\r]")
-"""text that spreadsheets evaluate; they skip white space and accept full-width characters"""
+"""start of text that spreadsheets evaluate; they skip white space and accept full-width characters"""
 
 
 def render_csv(table: Table) -> str:
@@ -37,13 +37,15 @@ def render_csv(table: Table) -> str:
         cells: list[Any] = []
         for column_index, cell in enumerate(row):
             cells += (
-                _split_interval(cell.value) if column_index in interval_columns else [_format_csv_value(cell.value)]
+                _split_interval_bounds(cell.value)
+                if column_index in interval_columns
+                else [_format_csv_value(cell.value)]
             )
         writer.writerow(cells)
     return file.getvalue()
 
 
-def _split_interval(value: Any) -> list[Any]:
+def _split_interval_bounds(value: Any) -> list[Any]:
     """Return an interval's lower and upper bounds, or two empty cells if the value is missing."""
     return [_format_csv_value(end) for end in value] if isinstance(value, list | tuple) else ["", ""]
 

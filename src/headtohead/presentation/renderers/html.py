@@ -1,4 +1,4 @@
-"""HTML rendering shared by every page: templates, embedded charts, and data for scripts."""
+"""Render HTML pages from templates, with embedded charts and data for scripts. All pages share this module."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from markupsafe import Markup, escape
 from headtohead.errors import ChartError
 from headtohead.presentation import number_format, style
 from headtohead.presentation.chart import Chart
-from headtohead.presentation.renderers import user_text
+from headtohead.presentation.renderers import user_markdown
 
 TEMPLATES_FOLDER = Path(__file__).parent.parent / "templates"
 CLOSING_PUNCTUATION = tuple(".,;:!?)]}’'\"")
@@ -41,7 +41,7 @@ def create_environment(*template_folders: Path) -> Environment:
         number_format=number_format, verdict_symbols=style.VERDICT_SYMBOLS, render_chart=render_chart
     )
     environment.filters["inline_code"] = render_inline_code
-    environment.filters["markdown"] = lambda text: Markup(user_text.render_html(text))
+    environment.filters["markdown"] = lambda text: Markup(user_markdown.render_user_html(text))
     return environment
 
 
@@ -57,10 +57,10 @@ def read_template_file(name: str) -> str:
     return (TEMPLATES_FOLDER / name).read_text(encoding="utf-8")
 
 
-def render_document(
+def render_html_template(
     template: str, *, extra_styles: Sequence[str] = (), script: str = "report.js", **variables: Any
 ) -> str:
-    """Render a self-contained page with embedded style sheets and script.
+    """Render a template as a self-contained page with embedded style sheets and script.
 
     The content security policy allows the script by its hash.
     """
@@ -103,13 +103,13 @@ def render_chart(chart: Chart) -> dict[str, Any]:
 
 
 def _rename_clip_paths(svg: str, prefix: str) -> str:
-    """Number an SVG's clip paths per chart.
+    """Return an SVG whose clip paths are numbered per chart.
 
-    The renderer numbers them per process, so equal charts would differ and ids could clash on one page.
+    The chart renderer numbers them per process, so equal charts would differ and ids could clash on one page.
     """
-    names: dict[str, str] = {}
+    new_names: dict[str, str] = {}
 
-    def rename(match: re.Match[str]) -> str:
-        return match[1] + names.setdefault(match[2], f"{prefix}-{len(names)}")
+    def rename_match(match: re.Match[str]) -> str:
+        return match[1] + new_names.setdefault(match[2], f"{prefix}-{len(new_names)}")
 
-    return CLIP_PATH_PATTERN.sub(rename, svg)
+    return CLIP_PATH_PATTERN.sub(rename_match, svg)

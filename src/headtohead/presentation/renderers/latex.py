@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 
 from headtohead.presentation import number_format
 from headtohead.presentation.file_names import sanitize_file_name
-from headtohead.presentation.renderers.user_text import MarkupSyntax, render_markup
+from headtohead.presentation.renderers.user_markdown import MarkupSyntax, render_user_markup
 from headtohead.presentation.section import (
     Block,
     BulletList,
-    Code,
+    CodeBlock,
     Figure,
     HtmlBlock,
     KeyValueList,
@@ -24,8 +24,10 @@ from headtohead.presentation.section import (
 )
 from headtohead.presentation.table import Table
 
-MAX_UNWRAPPED_LENGTH = 24
+MAX_UNWRAPPED_CHARACTERS = 24
+"""text columns with a longer cell wrap"""
 MAX_NORMAL_SIZE_COLUMNS = 6
+"""tables with more columns are set in smaller type"""
 LATEX_ESCAPES = {
     "\\": r"\textbackslash{}",
     "&": r"\&",
@@ -63,7 +65,8 @@ def escape_latex(text: str) -> str:
     return "".join(LATEX_ESCAPES.get(character, character) for character in " ".join(text.splitlines()))
 
 
-def _write_verbatim(text: str) -> str:
+def _render_latex_verbatim(text: str) -> str:
+    """Return text as a verbatim environment, which the text cannot end."""
     return (
         "\\begin{verbatim}\n" + text.replace("\\end{verbatim}", "\\ end{verbatim}").rstrip("\n") + "\n\\end{verbatim}\n"
     )
@@ -72,7 +75,7 @@ def _write_verbatim(text: str) -> str:
 LATEX_SYNTAX = MarkupSyntax(
     escape=escape_latex,
     code=lambda text: rf"\texttt{{{escape_latex(text)}}}",
-    code_block=_write_verbatim,
+    code_block=_render_latex_verbatim,
     templates={
         "strong": r"\textbf{{}}",
         "em": r"\emph{{}}",
@@ -86,36 +89,38 @@ LATEX_SYNTAX = MarkupSyntax(
 )
 
 
-def render_document(title: str, introduction: Sequence[str], sections: Iterable[Section], charts_folder: str) -> str:
+def render_latex_sections(
+    title: str, introduction: Sequence[str], sections: Iterable[Section], charts_folder: str
+) -> str:
     """Return a LaTeX document that includes the charts NAME.pdf from `charts_folder`."""
     lines = [PREAMBLE, rf"\title{{{escape_latex(title)}}}", r"\date{\today}", r"\begin{document}", r"\maketitle"]
     lines += [f"{escape_latex(paragraph)}\n" for paragraph in introduction]
     for section in sections:
         lines.append(rf"\section{{{escape_latex(section.title)}}}")
         for block in section.blocks:
-            lines += _render_block(block, charts_folder)
+            lines += _render_latex_block(block, charts_folder)
     return "\n".join([*lines, r"\end{document}", ""])
 
 
-def _render_block(block: Block, charts_folder: str) -> list[str]:
-    """Return a block as LaTeX lines."""
+def _render_latex_block(block: Block, charts_folder: str) -> list[str]:
+    """Return a section's block as LaTeX lines."""
     match block:
         case UserText():
-            return [render_markup(block.markdown, LATEX_SYNTAX)]
+            return [render_user_markup(block.markdown, LATEX_SYNTAX)]
         case Paragraph():
             lead = rf"\textbf{{{escape_latex(block.lead)}}} " if block.lead else ""
             return [f"{lead}{escape_latex(block.text)}\n"]
         case Subheading():
             return [rf"\subsection*{{{escape_latex(block.text)}}}"]
         case BulletList():
-            return _render_list(block.items)
+            return _render_latex_list(block.items)
         case VerdictList():
-            return [f"{escape_latex(row.summary)}\n" for row in block.rows]
+            return [f"{escape_latex(card.summary)}\n" for card in block.cards]
         case KeyValueList():
-            return _render_list([f"{name}: {fact}" for name, fact in block.items.items()])
-        case Code():
+            return _render_latex_list([f"{name}: {value}" for name, value in block.items.items()])
+        case CodeBlock():
             title = [rf"\subsection*{{{escape_latex(block.summary)}}}"] if block.summary else []
-            return [*title, _write_verbatim(block.text)]
+            return [*title, _render_latex_verbatim(block.text)]
         case Figure():
             name = sanitize_file_name(block.chart.name)
             size = r"width=\linewidth,height=0.8\textheight,keepaspectratio"
@@ -128,7 +133,7 @@ def _render_block(block: Block, charts_folder: str) -> list[str]:
             return [render_latex_table(table) for table in block.tables if table.rows]
 
 
-def _render_list(items: Iterable[str]) -> list[str]:
+def _render_latex_list(items: Iterable[str]) -> list[str]:
     return [r"\begin{itemize}", *(rf"\item {escape_latex(item)}" for item in items), r"\end{itemize}"]
 
 
@@ -164,6 +169,6 @@ def _choose_latex_column_type(table: Table, column_index: int) -> str:
     wrapped_columns = [
         index
         for index, column in enumerate(table.columns)
-        if not column.is_numeric and table.measure_longest_cell(index) > MAX_UNWRAPPED_LENGTH
+        if not column.is_numeric and table.measure_longest_cell(index) > MAX_UNWRAPPED_CHARACTERS
     ]
     return rf"p{{{min(0.3, 0.5 / len(wrapped_columns)):.2g}\linewidth}}" if column_index in wrapped_columns else "l"

@@ -9,7 +9,7 @@ from headtohead.presentation.file_names import sanitize_file_name
 from headtohead.presentation.section import (
     Block,
     BulletList,
-    Code,
+    CodeBlock,
     Figure,
     HtmlBlock,
     KeyValueList,
@@ -40,7 +40,7 @@ def render_markdown_table(table: Table) -> str:
 
 
 def render_markdown_sections(sections: Iterable[Section], charts_folder: str = "") -> str:
-    """Return every section with its text and tables. HTML blocks are replaced with their tables.
+    """Return sections as Markdown, with their text and tables. HTML blocks are replaced with their tables.
 
     Figures link to NAME.svg in `charts_folder`; without it, they are omitted.
     """
@@ -61,7 +61,7 @@ def render_markdown_sections(sections: Iterable[Section], charts_folder: str = "
 
 
 def _render_markdown_block(block: Block, section_title: str) -> list[str]:
-    """Return a block as Markdown lines."""
+    """Return a section's block as Markdown lines."""
     match block:
         case UserText():
             return [block.markdown.strip(), ""]
@@ -73,22 +73,22 @@ def _render_markdown_block(block: Block, section_title: str) -> list[str]:
         case BulletList():
             return [*(f"- {escape_markdown(item)}" for item in block.items), ""]
         case VerdictList():
-            rows = block.rows
-            return [*(f"- **{escape_markdown(row.outcome)}**: {escape_markdown(row.summary)}" for row in rows), ""]
+            cards = block.cards
+            return [*(f"- **{escape_markdown(card.outcome)}**: {escape_markdown(card.summary)}" for card in cards), ""]
         case KeyValueList():
             facts = block.items.items()
-            return [*(f"- {escape_markdown(name)}: {escape_markdown(fact)}" for name, fact in facts), ""]
-        case Code():
+            return [*(f"- {escape_markdown(name)}: {escape_markdown(value)}" for name, value in facts), ""]
+        case CodeBlock():
             title = [f"### {escape_markdown(block.summary)}", ""] if block.summary else []
             return [*title, "```", *block.text.replace("```", "").splitlines(), "```", ""]
         case TableBlock():
-            return _render_titled_table(block.table, section_title)
+            return _render_titled_markdown_table(block.table, section_title)
         case HtmlBlock():
-            return [line for table in block.tables for line in _render_titled_table(table, section_title)]
+            return [line for table in block.tables for line in _render_titled_markdown_table(table, section_title)]
     return []
 
 
-def _render_titled_table(table: Table, section_title: str) -> list[str]:
-    """Return a table below its title, which is omitted if it repeats the section's title."""
+def _render_titled_markdown_table(table: Table, section_title: str) -> list[str]:
+    """Return a table as Markdown below its title, which is omitted if it repeats the section's title."""
     title = [f"### {escape_markdown(table.title)}", ""] if table.title not in ("", section_title) else []
     return [*title, render_markdown_table(table)]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from headtohead.errors import ChartError
-from headtohead.presentation import chart
+from headtohead.presentation.chart import Chart
 
 
 class NotebookChart:
     """A chart that a notebook displays as SVG, or as its text alternative."""
 
-    def __init__(self, chart: chart.Chart) -> None:
+    def __init__(self, chart: Chart) -> None:
         self.chart = chart
 
     def __repr__(self) -> str:

@@ -29,28 +29,28 @@ def encode_png(pixels: PixelArray, palette: bytes, alphas: bytes, low_bytes: Pix
     height, width = pixels.shape
     chunks = [
         b"\x89PNG\r\n\x1a\n",
-        _build_chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)),
-        _build_chunk(b"PLTE", palette),
-        _build_chunk(b"tRNS", alphas),
-        _build_chunk(b"IDAT", _compress_scanlines(pixels)),
+        _build_png_chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)),
+        _build_png_chunk(b"PLTE", palette),
+        _build_png_chunk(b"tRNS", alphas),
+        _build_png_chunk(b"IDAT", _compress_png_scanlines(pixels)),
     ]
     if low_bytes is not None:
-        chunks.append(_build_chunk(LOW_BYTE_CHUNK, _compress_scanlines(low_bytes)))
-    return b"".join((*chunks, _build_chunk(b"IEND", b"")))
+        chunks.append(_build_png_chunk(LOW_BYTE_CHUNK, _compress_png_scanlines(low_bytes)))
+    return b"".join((*chunks, _build_png_chunk(b"IEND", b"")))
 
 
 def build_data_uri(png_bytes: bytes) -> str:
-    """Return the image as a data URI."""
+    """Return a PNG image as a data URI, to embed it in a page."""
     return "data:image/png;base64," + base64.b64encode(png_bytes).decode()
 
 
-def _compress_scanlines(pixels: PixelArray) -> bytes:
+def _compress_png_scanlines(pixels: PixelArray) -> bytes:
     """Return the compressed scanlines, each preceded by filter type 0."""
     scanlines = np.zeros((pixels.shape[0], pixels.shape[1] + 1), dtype=np.uint8)
     scanlines[:, 1:] = pixels
     return zlib.compress(scanlines.tobytes(), 9 if pixels.size < 2**18 else 4)
 
 
-def _build_chunk(chunk_type: bytes, content: bytes) -> bytes:
+def _build_png_chunk(chunk_type: bytes, content: bytes) -> bytes:
     """Return a PNG chunk: length, type, content and checksum."""
     return struct.pack(">I", len(content)) + chunk_type + content + struct.pack(">I", zlib.crc32(chunk_type + content))

@@ -1,9 +1,10 @@
-"""Terminal output: consoles, tables that fit the terminal width, and a status line."""
+"""Render tables in the terminal, fitted to its width, and provide consoles and a status line."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from types import TracebackType
+from typing import Any
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -12,18 +13,28 @@ from rich.padding import Padding
 from rich.segment import Segment
 from rich.table import Table as RichTable
 
-from headtohead.errors import escape_control_characters
-from headtohead.presentation.table import Column, Table
+from headtohead.control_characters import escape_control_characters
+from headtohead.presentation.table import Column, Table, make_table, make_text_columns
 
 UNLIMITED_WIDTH = 1000
+"""width in characters at which nothing wraps"""
 VERDICT_TERMINAL_COLORS = {"helped": "green", "hurt": "red", "not comparable": "magenta", "cannot tell": "yellow"}
-WORD_COLORS = {**VERDICT_TERMINAL_COLORS, "passed": "green", "failed": "red", "note": "yellow", "does not apply": "dim"}
-WORD_COLUMNS = ("result", "verdict", "outcome")
-"""columns whose cells are colored by their word"""
+OUTCOME_COLORS = {
+    **VERDICT_TERMINAL_COLORS,
+    "passed": "green",
+    "failed": "red",
+    "note": "yellow",
+    "does not apply": "dim",
+}
+OUTCOME_COLUMNS = ("result", "verdict", "outcome")
+"""columns whose cells are colored by their outcome"""
 
 
 class SafeConsole(Console):
-    """A console that shows control characters in printed text as escapes. Its own colors and cursor moves are kept."""
+    """A console that shows control characters in printed text as escapes, since models may generate them.
+
+    Colors and cursor moves of the console itself are unchanged.
+    """
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Return a renderable's segments with escaped text."""
@@ -55,25 +66,30 @@ def print_table(table: Table, *, max_rows: int | None = None) -> None:
     console = get_stdout_console()
     columns, use_short_text = list(table.columns), False
     rich_table = build_rich_table(table, columns, max_rows)
-    while _exceeds_width(console, rich_table) and any(column.is_optional for column in columns):
+    while _exceeds_terminal_width(console, rich_table) and any(column.is_optional for column in columns):
         columns.remove([column for column in columns if column.is_optional][-1])
         rich_table = build_rich_table(table, columns, max_rows)
-    if _exceeds_width(console, rich_table):
+    if _exceeds_terminal_width(console, rich_table):
         use_short_text = True
         rich_table = build_rich_table(table, columns, max_rows, use_short_text=True)
-    if _exceeds_width(console, rich_table):
+    if _exceeds_terminal_width(console, rich_table):
         _narrow_numeric_columns(rich_table, columns)
     console.print(rich_table)
     notes = [table.caption] if table.caption else []
     if max_rows is not None and len(table.rows) > max_rows:
         notes.append(f"{len(table.rows) - max_rows} more rows in the report.")
-    hidden = [column.title for column in table.columns if column not in columns]
+    hidden_titles = [column.title for column in table.columns if column not in columns]
     if use_short_text and any(cell.short_text for row in table.rows for cell in row):
-        hidden.append("intervals")
-    if hidden:
-        notes.append(f"Only in the report: {', '.join(hidden)}.")
+        hidden_titles.append("intervals")
+    if hidden_titles:
+        notes.append(f"Only in the report: {', '.join(hidden_titles)}.")
     if notes:
         console.print(f"[dim]{escape(' '.join(notes))}[/]")
+
+
+def print_text_table(column_titles: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
+    """Print a table whose columns are all text."""
+    print_table(make_table("", title, "", make_text_columns(*column_titles), rows))
 
 
 def build_rich_table(
@@ -85,19 +101,19 @@ def build_rich_table(
     columns = columns or table.columns
     for column in columns:
         rich_table.add_column(escape(column.title), justify="right" if column.is_numeric else "left", overflow="fold")
-    indices = [table.columns.index(column) for column in columns]
+    column_indices = [table.columns.index(column) for column in columns]
     for row in table.rows[:max_rows]:
         texts = []
-        for index in indices:
+        for index in column_indices:
             cell = row[index]
             text = escape(cell.short_text if use_short_text and cell.short_text else cell.text)
-            color = WORD_COLORS.get(cell.text) if table.columns[index].name in WORD_COLUMNS else cell.color
+            color = OUTCOME_COLORS.get(cell.text) if table.columns[index].name in OUTCOME_COLUMNS else cell.color
             texts.append(f"[{color}]{text}[/]" if color else text)
         rich_table.add_row(*texts)
     return rich_table
 
 
-def _exceeds_width(console: Console, rich_table: RichTable) -> bool:
+def _exceeds_terminal_width(console: Console, rich_table: RichTable) -> bool:
     """Return whether a table is too wide for the terminal even if text columns wrap between words."""
     options = console.options.update_width(UNLIMITED_WIDTH)
     for column in rich_table.columns:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from headtohead.errors import ChartError, MissingExtraError
 from headtohead.presentation.number_format import MISSING_VALUE
-from headtohead.presentation.renderers.user_text import MarkupSyntax, render_markup
+from headtohead.presentation.renderers.user_markdown import MarkupSyntax, render_user_markup
 from headtohead.presentation.section import (
     Block,
     BulletList,
-    Code,
+    CodeBlock,
     Figure,
     HtmlBlock,
     ImageGrid,
@@ -31,19 +31,31 @@ from headtohead.presentation.section import (
 )
 from headtohead.presentation.table import Table
 
-WIDE_COLUMN_LENGTH = 22
-"""a text column with a longer cell shares the remaining width and wraps"""
-NORMAL_SIZE_COLUMNS, MAX_COLUMNS = 6, 11
-TEXT_WIDTH = 476
-"""width of the text on an A4 page with the margins below, in points"""
+MAX_UNWRAPPED_CHARACTERS = 22
+"""text columns with a longer cell share the remaining width and wrap"""
+MAX_NORMAL_SIZE_COLUMNS = 6
+"""tables with more columns are set in smaller type"""
+MAX_COLUMNS = 11
+"""tables with more columns are split"""
+MAX_UNBROKEN_ROWS = 20
+"""shorter tables stay on one page"""
+TEXT_WIDTH_POINTS = 476
+"""width of the text on an A4 page with the margins below"""
+MAX_IMAGE_WIDTH_POINTS = 48
+IMAGE_GUTTER_POINTS = 6
+"""distance between small images"""
 CHART_SCALE = 0.6
 """charts are designed for a screen of about 800 pixels"""
-MAX_IMAGE_WIDTH, IMAGE_GUTTER = 48, 6
-"""the width of small images and the distance between them, in points"""
-MAX_CHART_HEIGHT = 300
+MIN_CHART_SCALE = 0.5
+"""charts are too small to read below this scale"""
+MAX_CHART_HEIGHT_POINTS = 300
 """two charts with their captions fit on a page, so that a chart seldom leaves a gap on the page before it"""
+MAX_PAGE_CHART_HEIGHT_POINTS = 620
+"""height of charts that the limit above would make too small to read: up to a page"""
+MAX_INLINE_HEIGHT_POINTS = 400
+"""higher charts float to the top of a page, and the text after them fills the gap"""
 MEDIA_BOX_PATTERN = re.compile(rb"/MediaBox\s*\[\s*\S+\s+\S+\s+([\d.]+)\s+([\d.]+)")
-DATE = 'datetime.today().display("[day padding:none] [month repr:long] [year]")'
+TODAY_EXPRESSION = 'datetime.today().display("[day padding:none] [month repr:long] [year]")'
 PREAMBLE = """\
 #set page(paper: "a4", margin: (x: 2.1cm, y: 2.2cm), numbering: "1")
 #set text(font: "Libertinus Serif", size: 10.5pt, lang: "en")
@@ -82,47 +94,51 @@ class TypstDocument:
 
     def render(self, title: str, introduction: Sequence[str], sections: Iterable[Section]) -> str:
         """Return the complete document source."""
-        lines = [PREAMBLE, f"#set document(title: {_quote(title)})"]
-        lines.append(f"#block(below: 0.8em, text(size: 18pt, weight: 700, hyphenate: false, {_quote(title)}))")
-        lines.append(f"#block(below: 1.4em, text(fill: luma(90), {DATE}))")
-        lines += [f"#par[{_render_inline_code(paragraph)}]" for paragraph in introduction]
+        lines = [PREAMBLE, f"#set document(title: {_quote_typst(title)})"]
+        lines.append(f"#block(below: 0.8em, text(size: 18pt, weight: 700, hyphenate: false, {_quote_typst(title)}))")
+        lines.append(f"#block(below: 1.4em, text(fill: luma(90), {TODAY_EXPRESSION}))")
+        lines += [f"#par[{_render_typst_inline_code(paragraph)}]" for paragraph in introduction]
         for section in sections:
-            lines.append(f"#heading(level: 1, {_quote(section.title)})")
+            lines.append(f"#heading(level: 1, {_quote_typst(section.title)})")
             for block in section.blocks:
-                lines += self._render_block(block)
+                lines += self._render_typst_block(block)
         return "\n".join(lines) + "\n"
 
-    def _render_block(self, block: Block) -> list[str]:
-        """Return a block as typst markup."""
+    def _render_typst_block(self, block: Block) -> list[str]:
+        """Return a section's block as typst markup."""
         match block:
             case Paragraph():
-                lead = f"#strong({_quote(block.lead)}) " if block.lead else ""
-                return [f"#par[{lead}{_render_inline_code(block.text)}]"]
+                lead = f"#strong({_quote_typst(block.lead)}) " if block.lead else ""
+                return [f"#par[{lead}{_render_typst_inline_code(block.text)}]"]
             case UserText():
-                return [render_markup(block.markdown, TYPST_SYNTAX)]
+                return [render_user_markup(block.markdown, TYPST_SYNTAX)]
             case Subheading():
-                return [f"#heading(level: 2, numbering: none, {_quote(block.text)})"]
+                return [f"#heading(level: 2, numbering: none, {_quote_typst(block.text)})"]
             case BulletList():
-                return [f"#list({', '.join(_quote(item) for item in block.items)})"]
+                return [f"#list({', '.join(_quote_typst(item) for item in block.items)})"]
             case VerdictList():
-                return [f"#par({_quote(row.summary)})" for row in block.rows]
+                return [f"#par({_quote_typst(card.summary)})" for card in block.cards]
             case KeyValueList():
-                return [f"#list({', '.join(_quote(f'{name}: {fact}') for name, fact in block.items.items())})"]
-            case Code():
-                title = [f"#heading(level: 2, numbering: none, {_quote(block.summary)})"] if block.summary else []
-                return [*title, f"#raw({_quote(block.text)}, block: true)"]
+                return [f"#list({', '.join(_quote_typst(f'{name}: {value}') for name, value in block.items.items())})"]
+            case CodeBlock():
+                title = [f"#heading(level: 2, numbering: none, {_quote_typst(block.summary)})"] if block.summary else []
+                return [*title, f"#raw({_quote_typst(block.text)}, block: true)"]
             case Figure():
                 try:
                     data = block.chart.render("pdf")
                 except ChartError as error:
-                    return [f"#par({_quote(block.chart.warn_not_rendered(error))})"]
-                alt_text = _quote(block.chart.alt_text)
-                image = f"image({self._save_image(data, 'pdf')}, width: {_choose_chart_width(data)}, alt: {alt_text})"
-                return [f"#figure({image}, caption: {_quote(block.caption)})"]
+                    return [f"#par({_quote_typst(block.chart.warn_not_rendered(error))})"]
+                alt_text = _quote_typst(block.chart.alt_text)
+                image = (
+                    f"image({self._save_image(data, 'pdf')}, width: {_choose_typst_chart_width(data)}, alt: {alt_text})"
+                )
+                is_high = _choose_typst_max_chart_height(_measure_pdf_page(data)[1]) > MAX_INLINE_HEIGHT_POINTS
+                placement = "auto" if is_high else "none"
+                return [f"#figure({image}, caption: {_quote_typst(block.caption)}, placement: {placement})"]
             case TableBlock():
-                return [_render_table(block.table)]
+                return [_render_typst_table(block.table)]
             case HtmlBlock():
-                tables = [_render_table(table) for table in block.tables if table.rows]
+                tables = [_render_typst_table(table) for table in block.tables if table.rows]
                 return tables + [self._render_image_grid(grid) for grid in block.image_grids]
 
     def _render_image_grid(self, grid: ImageGrid) -> str:
@@ -132,52 +148,67 @@ class TypstDocument:
         for row in grid.rows:
             cells += [
                 f'stack(spacing: 2pt, image({self._save_image(image.png, "png")}, width: 100%, scaling: "pixelated", '
-                f"alt: {_quote(image.alt_text)}), align(center, text(size: 6pt, {_quote(image.label)})))"
+                f"alt: {_quote_typst(image.alt_text)}), align(center, text(size: 6pt, {_quote_typst(image.label)})))"
                 for image in row
             ]
             cells += ["[]"] * (num_columns - len(row))
-        width = min(MAX_IMAGE_WIDTH, (TEXT_WIDTH - IMAGE_GUTTER * num_columns) / num_columns)
-        layout = f"columns: ({width:.1f}pt,) * {num_columns}, gutter: {IMAGE_GUTTER}pt"
-        return f"#figure(grid({layout}, {', '.join(cells)}), caption: {_quote(grid.caption)})"
+        width = min(MAX_IMAGE_WIDTH_POINTS, (TEXT_WIDTH_POINTS - IMAGE_GUTTER_POINTS * num_columns) / num_columns)
+        layout = f"columns: ({width:.1f}pt,) * {num_columns}, gutter: {IMAGE_GUTTER_POINTS}pt"
+        return f"#figure(grid({layout}, {', '.join(cells)}), caption: {_quote_typst(grid.caption)})"
 
     def _save_image(self, data: bytes, suffix: str) -> str:
+        """Write an image into the folder and return its file name as a typst string."""
         self.num_images += 1
         path = self.folder / f"image-{self.num_images}.{suffix}"
         path.write_bytes(data)
-        return _quote(path.name)
+        return _quote_typst(path.name)
 
 
-def _choose_chart_width(pdf: bytes) -> str:
-    """Return a chart's width: scaled to match the text size, but never wider or taller than the page."""
-    box = MEDIA_BOX_PATTERN.search(pdf)
-    if box is None:
+def _choose_typst_chart_width(pdf: bytes) -> str:
+    """Return a chart's width in a PDF: scaled to match the text size, but never wider or higher than the page."""
+    width, height = _measure_pdf_page(pdf)
+    if not width:
         return "100%"
-    width, height = float(box[1]), float(box[2])
-    return f"{min(TEXT_WIDTH, CHART_SCALE * width, MAX_CHART_HEIGHT * width / height):.0f}pt"
+    return (
+        f"{min(TEXT_WIDTH_POINTS, CHART_SCALE * width, _choose_typst_max_chart_height(height) * width / height):.0f}pt"
+    )
 
 
-def _quote(text: str) -> str:
+def _choose_typst_max_chart_height(height: float) -> float:
+    """Return the height in points to which a chart is limited: more for charts that would be too small to read."""
+    return max(MAX_CHART_HEIGHT_POINTS, min(MAX_PAGE_CHART_HEIGHT_POINTS, MIN_CHART_SCALE * height))
+
+
+def _measure_pdf_page(pdf: bytes) -> tuple[float, float]:
+    """Return the width and height of a PDF's first page, or zeros if they are not found."""
+    box = MEDIA_BOX_PATTERN.search(pdf)
+    return (float(box[1]), float(box[2])) if box else (0.0, 0.0)
+
+
+def _quote_typst(text: str) -> str:
     """Return text as a typst string literal."""
     # Typst writes all remaining code points as \u{...}.
-    escaped = "".join(
+    escaped_text = "".join(
         character if character.isprintable() or character == "\n" else f"\\u{{{ord(character):x}}}"
         for character in text.replace("\\", "\\\\").replace('"', '\\"')
     )
-    return f'"{escaped}"'
+    return f'"{escaped_text}"'
 
 
-def _render_inline_code(text: str) -> str:
+def _render_typst_inline_code(text: str) -> str:
     """Return text as typst content, with backticked words set as code."""
     spans = text.split("`")
     if len(spans) % 2 == 0:
-        return f"#{_quote(text)}"
-    return "".join(f"#raw({_quote(span)})" if index % 2 else f"#{_quote(span)}" for index, span in enumerate(spans))
+        return f"#{_quote_typst(text)}"
+    return "".join(
+        f"#raw({_quote_typst(span)})" if index % 2 else f"#{_quote_typst(span)}" for index, span in enumerate(spans)
+    )
 
 
 TYPST_SYNTAX = MarkupSyntax(
-    escape=lambda text: f"#{_quote(text)}",
-    code=lambda text: f"#raw({_quote(text)})",
-    code_block=lambda text: f"#raw({_quote(text)}, block: true)\n",
+    escape=lambda text: f"#{_quote_typst(text)}",
+    code=lambda text: f"#raw({_quote_typst(text)})",
+    code_block=lambda text: f"#raw({_quote_typst(text)}, block: true)\n",
     templates={
         "strong": "#strong[{}]",
         "em": "#emph[{}]",
@@ -191,22 +222,28 @@ TYPST_SYNTAX = MarkupSyntax(
 )
 
 
-def _render_table(table: Table) -> str:
-    """Return a numbered table with horizontal rules. Its header repeats on every page.
+def _render_typst_table(table: Table) -> str:
+    """Return a numbered typst table with horizontal rules. Its header repeats on every page.
 
     A table with many columns is split into several tables, one below the other, each of which begins with the columns
     that identify a row.
     """
-    groups = _group_columns(table)
-    size = "8.5pt" if len(groups) == 1 and len(groups[0]) <= NORMAL_SIZE_COLUMNS else "6.8pt"
+    column_groups = _split_typst_columns(table)
+    is_narrow = len(column_groups) == 1 and len(column_groups[0]) <= MAX_NORMAL_SIZE_COLUMNS
+    font_size = "8.5pt" if is_narrow else "6.8pt"
     caption = f"{table.title}. {table.caption}".strip(" .") + "."
-    bodies = "; v(4pt); ".join(_render_columns(table, group) for group in groups)
-    styled_body = f"{{ set text(size: {size}); set par(justify: false); {bodies} }}"
-    return f"#figure(kind: table, {styled_body}, caption: {_quote(caption)})"
+    bodies = "; v(4pt); ".join(_render_typst_columns(table, group) for group in column_groups)
+    styled_body = f"{{ set text(size: {font_size}); set par(justify: false); {bodies} }}"
+    is_short = len(column_groups) * len(table.rows) <= MAX_UNBROKEN_ROWS and not _has_wrapped_typst_column(table)
+    keep_together = "show figure: set block(breakable: false); " if is_short else ""
+    return f"#{{ {keep_together}figure(kind: table, {styled_body}, caption: {_quote_typst(caption)}) }}"
 
 
-def _group_columns(table: Table) -> list[list[int]]:
-    """Return the column indices for each part of a table, without optional columns that have no values."""
+def _split_typst_columns(table: Table) -> list[list[int]]:
+    """Return the column indices of each part of a table that is too wide for a PDF page.
+
+    Optional columns without values are omitted.
+    """
     indices = [
         index
         for index, column in enumerate(table.columns)
@@ -215,26 +252,38 @@ def _group_columns(table: Table) -> list[list[int]]:
     if len(indices) <= MAX_COLUMNS:
         return [indices]
     is_first_unique = len({row[0].text for row in table.rows}) == len(table.rows)
-    num_keys = 1 if is_first_unique else 2  # such as variant and step
-    keys, others = indices[:num_keys], indices[num_keys:]
-    num_groups = math.ceil(len(others) / (MAX_COLUMNS - num_keys))
-    size = math.ceil(len(others) / num_groups)
-    return [[*keys, *others[index * size : (index + 1) * size]] for index in range(num_groups)]
+    num_key_columns = 1 if is_first_unique else 2  # such as variant and step
+    key_columns, value_columns = indices[:num_key_columns], indices[num_key_columns:]
+    num_groups = math.ceil(len(value_columns) / (MAX_COLUMNS - num_key_columns))
+    group_size = math.ceil(len(value_columns) / num_groups)
+    return [
+        [*key_columns, *value_columns[index * group_size : (index + 1) * group_size]] for index in range(num_groups)
+    ]
 
 
-def _render_columns(table: Table, indices: Sequence[int]) -> str:
-    """Return the given table columns as typst code."""
+def _render_typst_columns(table: Table, indices: Sequence[int]) -> str:
+    """Return the given columns of a table as typst code."""
     columns = [table.columns[index] for index in indices]
-    widths = ", ".join(_choose_width(table, index) for index in indices)
+    widths = ", ".join(_choose_typst_column_width(table, index) for index in indices)
     alignments = ", ".join("right" if column.is_numeric else "left" for column in columns)
-    header = ", ".join(f"strong({_quote(column.title)})" for column in columns)
-    rows = [", ".join(_quote(row[index].text) for index in indices) for row in table.rows]
+    header = ", ".join(f"strong({_quote_typst(column.title)})" for column in columns)
+    rows = [", ".join(_quote_typst(row[index].text) for index in indices) for row in table.rows]
     rule, thin_rule = "table.hline()", "table.hline(stroke: 0.5pt)"
     content = ", ".join([rule, f"table.header({header})", thin_rule, *rows, rule])
     return f"table(columns: ({widths},), align: ({alignments},), {content})"
 
 
-def _choose_width(table: Table, column_index: int) -> str:
+def _choose_typst_column_width(table: Table, column_index: int) -> str:
     """Return "1fr" for columns with long text, so that they wrap, and "auto" for all others."""
+    return "1fr" if _wraps_in_typst(table, column_index) else "auto"
+
+
+def _has_wrapped_typst_column(table: Table) -> bool:
+    """Return whether a column of the table wraps, so that the table may be longer than its number of rows."""
+    return any(_wraps_in_typst(table, index) for index in range(len(table.columns)))
+
+
+def _wraps_in_typst(table: Table, column_index: int) -> bool:
+    """Return whether a column has text so long that it wraps."""
     is_text = not table.columns[column_index].is_numeric
-    return "1fr" if is_text and table.measure_longest_cell(column_index) > WIDE_COLUMN_LENGTH else "auto"
+    return is_text and table.measure_longest_cell(column_index) > MAX_UNWRAPPED_CHARACTERS

@@ -1,4 +1,8 @@
-"""The report's sections, one module per family. A builder returns a `Section`, or None if it has no content.
+"""Present findings as the sections of a report, one module per topic. A builder returns a `Section`, or None if empty.
+
+A section computes no results: `headtohead.findings` and the feature packages do. Tables of a feature that has its own
+package, such as search or distillation, are built there; all others are built next to their section. Charts that
+several sections may use are in `headtohead.report.charts`.
 
 To add a section, write a module with a builder and add the builder to `SECTION_BUILDERS`.
 """
@@ -15,38 +19,46 @@ from headtohead.report.context import ReportContext
 from headtohead.report.sections import (
     attention,
     audits,
+    changed_settings,
     comparisons,
+    corpus,
     curves,
     distillation,
     examples,
+    failures,
     pairing,
     replication,
     reproduction,
     scaling,
     scores,
     search,
+    sweep,
+    tuning,
     verdicts,
     versus,
 )
-from headtohead.report.sections.user_text import place_texts
+from headtohead.report.sections.user_text import place_user_texts
 
 SECTION_BUILDERS: tuple[Callable[[ReportContext], Section | None], ...] = (
-    distillation.build_headline_section,
+    distillation.build_distillation_verdicts_section,
+    sweep.build_sweep_section,
     verdicts.build_verdicts_section,
-    versus.build_noise_section,
-    versus.build_commands_section,
-    versus.build_observations_section,
-    pairing.build_settings_section,
-    audits.build_failures_section,
+    versus.build_script_noise_section,
+    versus.build_script_commands_section,
+    versus.build_script_fairness_section,
+    changed_settings.build_changed_settings_section,
+    failures.build_failures_section,
     distillation.build_distillation_section,
     search.build_search_section,
+    tuning.build_tuning_section,
     comparisons.build_comparisons_section,
     replication.build_claims_section,
     scores.build_scores_section,
     curves.build_curves_section,
+    scores.build_seeds_section,
     scaling.build_axis_section,
     scaling.build_context_length_section,
-    examples.build_confusion_section,
+    scores.build_confusion_section,
     examples.build_samples_section,
     examples.build_probe_sentences_section,
     attention.build_maps_section,
@@ -54,7 +66,7 @@ SECTION_BUILDERS: tuple[Callable[[ReportContext], Section | None], ...] = (
     pairing.build_cost_section,
     pairing.build_pairing_section,
     audits.build_audits_section,
-    audits.build_data_section,
+    corpus.build_data_section,
     replication.build_published_section,
     reproduction.build_reproduction_section,
 )
@@ -63,7 +75,7 @@ SECTION_BUILDERS: tuple[Callable[[ReportContext], Section | None], ...] = (
 def build_sections(context: ReportContext) -> list[Section]:
     """Return the sections that have content, in reading order."""
     sections = [section for build in SECTION_BUILDERS if (section := build(context)) is not None]
-    return place_texts(sections, context.texts)
+    return place_user_texts(sections, context.user_texts)
 
 
 def build_tables(findings: Findings) -> list[Table]:

@@ -1,23 +1,21 @@
-"""Sections on model and data audits, on the corpus with simple baselines, and on trials without a result."""
+"""Section on the audits of the models, and the audit tables and counts that the section on the data shares."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
-from functools import partial
+from dataclasses import asdict, replace
 from typing import Any
 
 from headtohead.audit.result import CheckResult
 from headtohead.experiment.schemas import Findings
-from headtohead.presentation import number_format
-from headtohead.presentation.section import HtmlBlock, Section, make_table_blocks
-from headtohead.presentation.table import Cell, Table, make_numeric_columns, make_table, make_text_columns
+from headtohead.presentation.section import HtmlBlock, Section
+from headtohead.presentation.table import Cell, Table, make_table, make_text_columns
 from headtohead.report.context import ReportContext
 
-AUDIT_STATUS_LABELS = {True: "passed", False: "failed", None: "does not apply"}
-AUDIT_STATUS_ORDER = ("failed", "note", "passed", "does not apply")
-PLURAL_STATUSES = {"note": "notes", "does not apply": "do not apply"}
+STATUS_LABELS = {True: "passed", False: "failed", None: "does not apply"}
+STATUS_LABEL_ORDER = ("failed", "note", "passed", "does not apply")
+PLURAL_STATUS_LABELS = {"note": "notes", "does not apply": "do not apply"}
 AUDIT_COLUMNS = make_text_columns("audit", "result", "procedure", "observation", "interpretation")
 
 
@@ -26,139 +24,82 @@ def build_audits_section(context: ReportContext) -> Section | None:
     audits = context.findings.audits
     if not any(audits.values()):
         return None
-    block = _make_audits_block({name: f"{name}: " for name in audits}, audits, build_audits_table(context.findings))
-    summary = _summarize_passed([audit for by_variant in audits.values() for audit in by_variant])
+    block = make_audits_block({name: f"{name}: " for name in audits}, audits, build_audits_table(context.findings))
+    summary = summarize_passed_audits([audit for variant_audits in audits.values() for audit in variant_audits])
     return Section("audits", "Audits", [block], "Audits", summary=summary)
 
 
-def build_data_section(context: ReportContext) -> Section | None:
-    """Return the section on the corpus: its audits and the scores of simple baselines."""
-    findings = context.findings
-    audits = findings.data_audits
-    tables = build_corpus_table(findings), build_attribution_table(findings), build_simple_baselines_table(findings)
-    blocks = make_table_blocks(*tables)
-    if audits:
-        label = {"data": "All audits of the data: "}
-        blocks.insert(0, _make_audits_block(label, {"data": audits}, build_data_audits_table(findings)))
-    section = Section("data", "Data and leakage", blocks, "Data", summary=_summarize_passed(audits))
-    return section if blocks else None
+def group_data_audits(findings: Findings) -> dict[str, list[CheckResult]]:
+    """Return the audits of the data, and of the data of each variant that changes them."""
+    variant_audits = {f"data of {name}": audits for name, audits in findings.variant_data_audits.items()}
+    return {"data": findings.data_audits, **variant_audits}
 
 
-def _summarize_passed(audits: Sequence[CheckResult]) -> str:
-    """Return the audit counts by status, or an empty string if there are no audits or a blocking one failed."""
-    if not audits or any(get_audit_status(audit) == "failed" for audit in audits):
+def summarize_passed_audits(audits: Sequence[CheckResult]) -> str:
+    """Return the summary of a section on audits; empty if there are no audits or a blocking one failed."""
+    if not audits or any(get_audit_status_label(audit) == "failed" for audit in audits):
         return ""
-    return f"{count_statuses(audits)}."
+    return f"{format_audit_counts(audits)}."
 
 
-def count_statuses(audits: Iterable[CheckResult]) -> str:
-    """Return the number of audits with each status, such as "21 passed, 4 notes"."""
-    counts = Counter(map(get_audit_status, audits))
+def format_audit_counts(audits: Iterable[CheckResult]) -> str:
+    """Format the number of audits with each status for the report and the terminal, such as "21 passed, 4 notes"."""
+    counts = Counter(map(get_audit_status_label, audits))
     return ", ".join(
-        f"{counts[status]} {PLURAL_STATUSES.get(status, status) if counts[status] > 1 else status}"
-        for status in AUDIT_STATUS_ORDER
-        if counts[status]
+        f"{counts[label]} {PLURAL_STATUS_LABELS.get(label, label) if counts[label] > 1 else label}"
+        for label in STATUS_LABEL_ORDER
+        if counts[label]
     )
 
 
-def build_failures_section(context: ReportContext) -> Section | None:
-    blocks = make_table_blocks(build_failures_table(context.findings))
-    return Section("failures", "Trials without a result", blocks) if blocks else None
-
-
-def _make_audits_block(labels: dict[str, str], audits: Mapping[str, list[CheckResult]], table: Table) -> HtmlBlock:
+def make_audits_block(labels: dict[str, str], audits: Mapping[str, list[CheckResult]], table: Table) -> HtmlBlock:
     """Return a block with full details of blocking failures, the names of notes, and a collapsed table per variant."""
-    failed, notes, groups = [], [], []
+    failed_rows, notes, groups = [], [], []
     for name, variant_audits in audits.items():
-        failed += [
+        failed_rows += [
             {**asdict(audit), "variant": "" if name == "data" else name}
             for audit in variant_audits
-            if get_audit_status(audit) == "failed"
+            if get_audit_status_label(audit) == "failed"
         ]
-        notes += [audit.name for audit in variant_audits if get_audit_status(audit) == "note"]
+        notes += [audit.name for audit in variant_audits if get_audit_status_label(audit) == "note"]
         if variant_audits:
-            group = make_table(
-                f"audits-{name}", "Audits", f"Audits: {name}.", AUDIT_COLUMNS, make_audit_rows(variant_audits)
+            variant_table = make_table(
+                f"audits-{name}", "Audits", f"Audits: {name}.", AUDIT_COLUMNS, make_audit_table_rows(variant_audits)
             )
-            groups.append({"summary": labels[name] + count_statuses(variant_audits), "table": group})
-    return HtmlBlock("audits", {"failed": failed, "notes": list(dict.fromkeys(notes)), "groups": groups}, [table])
+            groups.append({"summary": labels[name] + format_audit_counts(variant_audits), "table": variant_table})
+    return HtmlBlock("audits", {"failed": failed_rows, "notes": list(dict.fromkeys(notes)), "groups": groups}, [table])
 
 
-def make_audit_rows(audits: Iterable[CheckResult]) -> list[list[Any]]:
+def make_audit_table_rows(audits: Iterable[CheckResult]) -> list[list[Any]]:
     """Return one table row per audit: failed audits first, inapplicable ones last."""
-    order = {False: 0, True: 1, None: 2}
+    outcome_order = {False: 0, True: 1, None: 2}
     rows = []
-    for audit in sorted(audits, key=lambda audit: (order[audit.passed], not audit.is_blocking)):
-        status = Cell(get_audit_status(audit), audit.passed)
+    for audit in sorted(audits, key=lambda audit: (outcome_order[audit.passed], not audit.is_blocking)):
+        status = Cell(get_audit_status_label(audit), audit.passed)
         rows.append([audit.name, status, audit.procedure, audit.observation, audit.interpretation])
     return rows
 
 
-def get_audit_status(audit: CheckResult) -> str:
-    """Return "passed", "failed", "does not apply", or "note" for a failed audit that does not withhold a verdict."""
+def get_audit_status_label(audit: CheckResult) -> str:
+    """Return the status shown for an audit: a failed audit that does not withhold a verdict is a "note"."""
     if audit.passed is False and not audit.is_blocking:
         return "note"
-    return AUDIT_STATUS_LABELS[audit.passed]
+    return STATUS_LABELS[audit.passed]
 
 
 def build_audits_table(findings: Findings) -> Table:
-    rows = [[name, *row] for name, audits in findings.audits.items() for row in make_audit_rows(audits)]
+    """Return the table of all model audits, with failures and notes first."""
+    rows = [[name, *row] for name, audits in findings.audits.items() for row in make_audit_table_rows(audits)]
     rows.sort(key=lambda row: row[2].text not in ("failed", "note"))
     return make_table("audits", "Audits of the models", "", make_text_columns("variant") + AUDIT_COLUMNS, rows)
 
 
 def build_data_audits_table(findings: Findings) -> Table:
-    rows = make_audit_rows(findings.data_audits)
+    """Return the table of all data audits, including those of variants that change the data."""
+    audits = [
+        replace(audit, name=audit.name if group == "data" else f"{audit.name} ({group})")
+        for group, group_audits in group_data_audits(findings).items()
+        for audit in group_audits
+    ]
+    rows = make_audit_table_rows(audits)
     return make_table("data_audits", "Audits of the data", "Leakage and suspicious rows.", AUDIT_COLUMNS, rows)
-
-
-def build_simple_baselines_table(findings: Findings) -> Table:
-    """Return the accuracy of count-based baselines that a trained classifier should exceed."""
-    accuracies = findings.corpus.count_baselines if findings.corpus else {}
-    splits = list(dict.fromkeys(name for by_split in accuracies.values() for name in by_split))
-    columns = make_text_columns(method="baseline")
-    columns += make_numeric_columns(*splits, format=partial(number_format.format_score, "accuracy"))
-    rows = [[name, *(by_split.get(split) for split in splits)] for name, by_split in accuracies.items()]
-    caption = (
-        "Accuracy of looking a text up in the training data (or else the most common class), and of naive Bayes over "
-        "the same tokens (words for pretrained models). Its smoothing is chosen by leave-one-out on the training rows."
-    )
-    return make_table("simple", "Baselines without training", caption, columns, rows)
-
-
-def build_attribution_table(findings: Findings) -> Table:
-    """Return the number of lines in each text by label, for lines that also occur in a labeled file."""
-    counts = findings.corpus.lines_by_label if findings.corpus else {}
-    if not any(count for by_label in counts.values() for label, count in by_label.items() if label != "not traced"):
-        counts = {}
-    labels = list(dict.fromkeys(label for by_label in counts.values() for label in by_label))
-    columns = make_text_columns("text") + make_numeric_columns(*labels)
-    rows = []
-    for name, by_label in counts.items():
-        total = sum(by_label.values()) or 1
-        cells = []
-        for label in labels:
-            count = by_label.get(label, 0)
-            cells.append(Cell(f"{count:,} ({number_format.format_percentage(count / total)})", by_label.get(label)))
-        rows.append([name, *cells])
-    caption = (
-        "Lines of each text that occur under a label in the labeled training file of the same source. Text by a "
-        "speaker who is rare in the training data is harder to predict."
-    )
-    return make_table("whose", "Lines by label", caption, columns, rows)
-
-
-def build_corpus_table(findings: Findings) -> Table:
-    """Return every split's number of rows, tokens and out-of-vocabulary tokens."""
-    corpus = findings.corpus
-    columns = make_text_columns("split") + make_numeric_columns("rows", "tokens", format=number_format.format_count)
-    columns += make_numeric_columns(unknown="unknown tokens", format=number_format.format_percentage)
-    rows = [[name, row.rows, row.tokens, row.unknown] for name, row in (corpus.splits if corpus else {}).items()]
-    caption = f"Source: {(corpus.origin if corpus else 'unknown').rstrip('.')}."
-    return make_table("corpus", "Corpus", caption, columns, rows)
-
-
-def build_failures_table(findings: Findings) -> Table:
-    columns = make_text_columns("variant") + make_numeric_columns("seed") + make_text_columns(message="error")
-    rows = [(failure.variant, failure.seed, failure.message) for failure in findings.failures]
-    return make_table("failures", "Trials without a result", "Excluded from all statistics.", columns, rows)

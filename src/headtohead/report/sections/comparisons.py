@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from headtohead.experiment import findings_view
 from headtohead.experiment.schemas import ComparisonFindings, Findings
 from headtohead.presentation.chart import Chart
 from headtohead.presentation.section import Block, BulletList, Figure, Paragraph, Section, Subheading, TableBlock
 from headtohead.presentation.table import Cell, Table, make_numeric_columns, make_table, make_text_columns
+from headtohead.report.charts.forest_plot import build_forest_plot
 from headtohead.report.context import ReportContext
-from headtohead.report.forest import build_forest_plot
 from headtohead.report.sections.verdicts import make_effect_cells
 
 
@@ -20,7 +21,7 @@ def list_judged_comparisons(findings: Findings) -> list[ComparisonFindings]:
 
 
 def build_comparisons_section(context: ReportContext) -> Section | None:
-    """Return the chart and verdicts for every comparison between variants."""
+    """Return the section with the chart and verdicts for every comparison between variants."""
     findings = context.findings
     comparisons = list_judged_comparisons(findings)
     if not comparisons:
@@ -30,11 +31,14 @@ def build_comparisons_section(context: ReportContext) -> Section | None:
         blocks.append(Subheading(comparison.title))
         if comparison.description:
             blocks.append(Paragraph(comparison.description))
-        if any(verdict.is_exploratory for verdict in comparison.verdicts):
+        if not context.is_quick and any(verdict.is_exploratory for verdict in comparison.verdicts):
             blocks.append(Paragraph("Exploratory: outside of the comparisons that share the error rate."))
-        caption = f"Change relative to {comparison.baseline}, with its interval. Shaded: within {context.margin}."
+        interval_note = "" if context.is_quick else ", with its interval"
+        caption = f"Change relative to {comparison.baseline}{interval_note}. Shaded: within {context.formatted_margin}."
         blocks += [Figure(chart, caption), BulletList([verdict.summary for verdict in comparison.verdicts])]
-    blocks.append(TableBlock(build_comparison_table(findings), summary="All numbers of these comparisons"))
+    # The section has a paragraph with each description.
+    table = replace(build_comparison_table(findings), caption="Not judged." if context.is_quick else "")
+    blocks.append(TableBlock(table, summary="All numbers of these comparisons"))
     return Section("comparisons", "Comparisons between variants", blocks, "Comparisons")
 
 
@@ -51,16 +55,24 @@ def build_comparison_charts(findings: Findings) -> list[Chart]:
 
 
 def build_comparison_table(findings: Findings) -> Table:
-    """Return a table of the verdicts from all comparisons."""
-    metric = findings_view.get_metric(findings)
-    comparisons = list_judged_comparisons(findings)
-    columns = make_text_columns(comparison="comparison", variant="variant", against="baseline", verdict="verdict")
-    columns += make_numeric_columns(effect="change", interval="interval", confidence="confidence")
-    rows = []
-    for comparison in comparisons:
+    """Return a table of the verdicts from all comparisons; in a quick look, of the changes."""
+    metric, is_quick = findings_view.get_metric(findings), ReportContext(findings).is_quick
+    columns = make_text_columns(comparison="comparison", variant="variant", against="baseline")
+    if not is_quick:
+        columns += make_text_columns(verdict="verdict")
+    columns += make_numeric_columns(effect="change")
+    if not is_quick:
+        columns += make_numeric_columns(interval="interval", confidence="confidence")
+    rows: list[list[Any]] = []
+    for comparison in list_judged_comparisons(findings):
         for verdict in comparison.verdicts:
-            names = comparison.title, verdict.variant, comparison.baseline, verdict.outcome
-            level = Cell(f"{verdict.adjusted_confidence:.2%}", verdict.adjusted_confidence)
-            rows.append([*names, *make_effect_cells(verdict, metric, with_means=False), level])
-    notes = [f"{comparison.title}: {comparison.description}" for comparison in comparisons if comparison.description]
-    return make_table("comparisons", "Comparisons between variants", "; ".join(notes), columns, rows)
+            names = [comparison.title, verdict.variant, comparison.baseline]
+            effect, interval = make_effect_cells(verdict, metric, with_means=False)
+            confidence = Cell(f"{verdict.adjusted_confidence:.2%}", verdict.adjusted_confidence)
+            rows.append([*names, effect] if is_quick else [*names, verdict.outcome, effect, interval, confidence])
+    descriptions = [
+        f"{comparison.title}: {comparison.description}"
+        for comparison in list_judged_comparisons(findings)
+        if comparison.description
+    ]
+    return make_table("comparisons", "Comparisons between variants", "; ".join(descriptions), columns, rows)

@@ -13,29 +13,39 @@ from headtohead.experiment.seed_average import average_over_seeds
 from headtohead.presentation import number_format
 from headtohead.presentation.section import Block, Figure, Section, TableBlock
 from headtohead.presentation.table import Cell, Column, Table, make_table, make_text_columns
+from headtohead.report.charts.learning_curves import (
+    build_classifier_fit_chart,
+    build_difference_curves,
+    build_learning_curves,
+    describe_omitted_start,
+)
 from headtohead.report.context import ReportContext
-from headtohead.report.curve_charts import build_difference_curves, build_learning_curves, describe_omitted_start
-from headtohead.report.fit_chart import build_fit_chart
 
-BAND = "Line: mean over seeds; band: lowest to highest seed"
+BAND_NOTE = "Line: mean over seeds; band: lowest to highest seed"
+MAX_UNFOLDED_ROWS = 24
+"""tables with more rows are collapsed on the page"""
 ScoresByStep = dict[int, dict[str, float]]
 """step: seed: score"""
 
 
 def build_curves_section(context: ReportContext) -> Section | None:
-    """Return the learning curves, their differences from the baseline, and the fit on train and validation data."""
+    """Return the section with learning curves, their differences from the baseline, and a table of all their values."""
     findings = context.findings
     curves = build_learning_curves(findings)
     if curves is None:
         return None
-    blocks: list[Block] = [Figure(curves, f"{curves.title}. {BAND}. {describe_omitted_start(findings)}".strip())]
+    blocks: list[Block] = [Figure(curves, f"{curves.title}. {BAND_NOTE}. {describe_omitted_start(findings)}".strip())]
     if (differences := build_difference_curves(findings)) is not None:
-        blocks.append(Figure(differences, f"{differences.title}, paired by seed. Shaded: within {context.margin}."))
-    if (fit := build_fit_chart(findings)) is not None:
+        shaded = (
+            f" Shaded: within {context.formatted_margin}." if findings_view.get_equivalence_margin(findings) else ""
+        )
+        blocks.append(Figure(differences, f"{differences.title}, paired by seed.{shaded}"))
+    if (fit := build_classifier_fit_chart(findings)) is not None:
         note = "rule: the step whose weights were tested. Training scores are from an even sample of its rows."
-        blocks.append(Figure(fit, f"{fit.title}. {BAND}; {note}"))
+        blocks.append(Figure(fit, f"{fit.title}. {BAND_NOTE}; {note}"))
     table = build_curves_table(findings)
-    blocks.append(TableBlock(table, summary=table.title, layout="grid"))
+    is_open = len(table.rows) <= MAX_UNFOLDED_ROWS
+    blocks.append(TableBlock(table, summary=table.title, is_open=is_open, layout="grid"))
     return Section("curves", "Training", blocks, "Training")
 
 
@@ -50,49 +60,60 @@ def build_curves_table(findings: Findings) -> Table:
     quantities += [("loss", split, findings.loss_curves) for split in curve_splits]
     quantities += [(metric, split, findings.curves) for split in curve_splits]
     columns = {
-        (name, split, "training loss" if split == TRAINING_LOSS_SPLIT else f"{split} {name}"): curves
+        (name, split, _name_score_column(findings, name, split)): curves
         for name, split, curves in quantities
-        if any(by_split.get(split) for by_split in curves.values())
+        if any(variant_curves.get(split) for variant_curves in curves.values())
     }
     steps_per_epoch = findings.steps_per_epoch
     rows: list[list[Any]] = []
     long_rows: list[list[Any]] = []
     for variant in findings_view.list_variant_names(findings):
-        scores = {key: _group_by_step(curves, variant, key[1]) for key, curves in columns.items()}
-        seconds = _group_pairs_by_step(findings.seconds_curves.get(variant, {}))
-        for step in sorted({step for by_step in scores.values() for step in by_step}):
+        scores = {key: _group_variant_scores_by_step(curves, variant, key[1]) for key, curves in columns.items()}
+        seconds = _group_table_scores_by_step(findings.seconds_curves.get(variant, {}))
+        for step in sorted({step for scores_by_step in scores.values() for step in scores_by_step}):
             progress = step / steps_per_epoch if steps_per_epoch else step
-            cells: list[Any] = [variant, Cell(f"{progress:,.4g}" if steps_per_epoch else f"{step:,}", progress)]
-            for (name, split, _), by_step in scores.items():
-                by_seed = by_step.get(step, {})
-                mean = average_over_seeds(name, list(by_seed.values())) if by_seed else None
+            cells: list[Any] = [variant, Cell(f"{round(progress, 2):,g}" if steps_per_epoch else f"{step:,}", progress)]
+            for (name, split, _), scores_by_step in scores.items():
+                score_by_seed = scores_by_step.get(step, {})
+                mean = average_over_seeds(name, list(score_by_seed.values())) if score_by_seed else None
                 cells.append(Cell(number_format.format_score(name, mean), mean))
-                long_rows += [[variant, seed, step, split, name, score] for seed, score in by_seed.items()]
-            times = list(seconds.get(step, {}).values())
-            mean_seconds = sum(times) / len(times) if times else None
-            cells.append(Cell(number_format.format_fixed(mean_seconds, 1), mean_seconds))
+                long_rows += [[variant, seed, step, split, name, score] for seed, score in score_by_seed.items()]
+            if findings.seconds_curves:
+                times = list(seconds.get(step, {}).values())
+                mean_seconds = sum(times) / len(times) if times else None
+                cells.append(Cell(number_format.format_fixed(mean_seconds, 1), mean_seconds))
             rows.append(cells)
     titles = [
         Column("variant", "variant"),
         Column(*(("epoch", "epoch") if steps_per_epoch else ("step", "step")), True),
         *(Column(title, title, True) for _, _, title in columns),
-        Column("seconds", "seconds", True, is_optional=True),
     ]
-    caption = "Means over seeds. Seconds: training time so far. Training loss: mean since the last evaluation."
+    caption = "Means over seeds."
+    if findings.seconds_curves:
+        titles.append(Column("seconds", "seconds", True, is_optional=True))
+        caption += " Seconds: training time so far. Training loss: mean since the last evaluation."
     table = make_table("curves", "Scores during training", caption, titles, rows)
     long_titles = make_text_columns("variant", "seed", "step", "split", "metric", "value")
     return replace(table, long_form=make_table("curves", table.title, "", long_titles, long_rows))
 
 
-def _group_by_step(curves: Curves, variant: str, split: str) -> ScoresByStep:
-    return _group_pairs_by_step(curves.get(variant, {}).get(split, {}))
+def _name_score_column(findings: Findings, metric: str, split: str) -> str:
+    """Return the title of a column with scores. The metric of a training script has a name of its own."""
+    if findings.versus is not None:
+        return findings.versus.metric_name
+    return "training loss" if split == TRAINING_LOSS_SPLIT else f"{split} {metric}"
 
 
-def _group_pairs_by_step(pairs_by_seed: Mapping[str, Iterable[tuple[int, float | None]]]) -> ScoresByStep:
-    """Return a learning curve's finite values as {step: {seed: value}}."""
-    values: ScoresByStep = {}
-    for seed, pairs in pairs_by_seed.items():
-        for step, value in pairs:
-            if value is not None:
-                values.setdefault(step, {})[seed] = value
-    return values
+def _group_variant_scores_by_step(curves: Curves, variant: str, split: str) -> ScoresByStep:
+    """Return the scores in a column of the table for one variant."""
+    return _group_table_scores_by_step(curves.get(variant, {}).get(split, {}))
+
+
+def _group_table_scores_by_step(curve_by_seed: Mapping[str, Iterable[tuple[int, float | None]]]) -> ScoresByStep:
+    """Return the finite scores or times in the table of training scores as {step: {seed: score}}."""
+    scores: ScoresByStep = {}
+    for seed, curve in curve_by_seed.items():
+        for step, score in curve:
+            if score is not None:
+                scores.setdefault(step, {})[seed] = score
+    return scores

@@ -1,4 +1,4 @@
-"""Sections on distillation: ROUGE verdicts, teacher and student scores and costs, and summaries side by side."""
+"""Sections on distillation: ROUGE verdicts, teacher and student scores and costs, and example summaries."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from headtohead.presentation.section import (
 from headtohead.report.context import ReportContext
 
 
-def build_headline_section(context: ReportContext) -> Section | None:
-    """Return the ROUGE-1 verdicts that answer a distillation experiment's question."""
-    rows = distillation_tables.build_headline_verdicts(context.findings)
-    if not rows:
+def build_distillation_verdicts_section(context: ReportContext) -> Section | None:
+    """Return the section with the ROUGE-1 verdicts, which answer the question of a distillation experiment."""
+    cards = distillation_tables.build_rouge_verdict_cards(context.findings)
+    if not cards:
         return None
-    note = "Intervals are simultaneous for all pairs. All pairs and the other measures are under “Distillation”."
-    title = "Verdict" if len(rows) == 1 else "Verdicts"
-    return Section("headline", title, [VerdictList(rows), Paragraph(note, "notes")], is_headline=True)
+    note = "Intervals are simultaneous for all pairs. All pairs and the other metrics are under “Distillation”."
+    title = "Verdict" if len(cards) == 1 else "Verdicts"
+    return Section("headline", title, [VerdictList(cards), Paragraph(note, "notes")], is_headline=True)
 
 
 def build_distillation_section(context: ReportContext) -> Section | None:
-    """Return the scores, costs, verdicts and sample summaries for the teacher and its students."""
+    """Return the section with the scores, costs, verdicts and example summaries of the teacher and its students."""
     findings = context.findings
-    tables = {table.name: table for table in distillation_tables.build_tables(findings)}
+    tables = {table.name: table for table in distillation_tables.build_distillation_tables(findings)}
     if not tables:
         return None
     blocks: list[Block] = []
@@ -38,6 +38,6 @@ def build_distillation_section(context: ReportContext) -> Section | None:
             blocks += make_table_blocks(tables[name], layout=layouts.get(name, "stack"))
     if published := tables.get("distilled_reported"):
         blocks.append(TableBlock(published, summary=published.title, layout="broken"))
-    if samples := distillation_tables.list_sample_summaries(findings):
-        blocks.append(HtmlBlock("summaries", {"samples": samples}))
+    if examples := distillation_tables.list_example_summaries(findings):
+        blocks.append(HtmlBlock("summaries", {"examples": examples}))
     return Section("distilled", "Effect of distillation", blocks, "Distillation")

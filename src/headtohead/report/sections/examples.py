@@ -1,4 +1,4 @@
-"""Sections on examples: confusion matrices, generated samples and probe sentences."""
+"""Sections on examples: generated samples and probe sentences."""
 
 from __future__ import annotations
 
@@ -10,52 +10,19 @@ from headtohead.experiment.seed_average import average_over_seeds
 from headtohead.presentation import number_format
 from headtohead.presentation.renderers.html import CLOSING_PUNCTUATION
 from headtohead.presentation.section import HtmlBlock, Section, make_table_blocks
-from headtohead.presentation.table import Cell, Table, make_numeric_columns, make_table, make_text_columns
+from headtohead.presentation.table import Cell, Table, make_table, make_text_columns
 from headtohead.report.context import ReportContext
 
 
-def build_confusion_section(context: ReportContext) -> Section | None:
-    tables = build_confusion_tables(context.findings)
-    block = HtmlBlock("confusion", {"matrices": [_add_shares(table) for table in tables]}, tables)
-    return Section("confusion", "Confusion matrices", [block], "Confusion") if tables else None
-
-
-def _add_shares(table: Table) -> dict[str, Any]:
-    """Return a confusion table with each count as a fraction of its true class, which determines the cell's shade."""
-    shares = []
-    for row in table.rows:
-        counts = [cell.value for cell in row[1:]]
-        shares.append([None, *(count / (sum(counts) or 1) for count in counts)])
-    return {"table": table, "shares": shares}
-
-
-def build_confusion_tables(findings: Findings) -> list[Table]:
-    """Return one table per variant, with a row per true class and a column per predicted class."""
-    confusion = findings.confusion
-    labels = confusion.labels if confusion else []
-    columns = make_text_columns(true="true class")
-    columns += make_numeric_columns({label: f"predicted {label}" for label in labels})
-    tables = []
-    for name, matrix in (confusion.matrices if confusion else {}).items():
-        rows = []
-        for label, counts in zip(labels, matrix, strict=True):
-            total = sum(counts) or 1
-            cells = [Cell(f"{count:,} ({number_format.format_percentage(count / total)})", count) for count in counts]
-            rows.append([label, *cells])
-        caption = f"{name}: all held-out rows, summed over seeds, with the share of the true class."
-        tables.append(make_table(f"confusion-{name}", "Confusion matrix", caption, columns, rows))
-    return tables
-
-
 def build_samples_section(context: ReportContext) -> Section | None:
-    """Return every variant's samples by prompt, first seed first."""
+    """Return the section on generated samples: for each prompt, those of every variant side by side."""
     samples = context.findings.samples
-    prompts = dict.fromkeys(sample.prompt for rows in samples.values() for sample in rows)
+    prompts = dict.fromkeys(sample.prompt for variant_samples in samples.values() for sample in variant_samples)
     groups = []
     for prompt in prompts:
         columns = []
         for name in context.variant_names:
-            texts = [
+            continuations = [
                 {
                     "text": sample.text,
                     "seed": sample.seed,
@@ -64,8 +31,8 @@ def build_samples_section(context: ReportContext) -> Section | None:
                 for sample in samples.get(name, [])
                 if sample.prompt == prompt
             ]
-            if texts:
-                columns.append({"variant": name, "first": texts[0], "others": texts[1:]})
+            if continuations:
+                columns.append({"variant": name, "first": continuations[0], "others": continuations[1:]})
         groups.append({"prompt": prompt, "columns": columns})
     block = HtmlBlock("samples", {"groups": groups}, [build_samples_table(context.findings)])
     return Section("samples", "Samples", [block], "Samples") if groups else None
@@ -85,6 +52,7 @@ def build_samples_table(findings: Findings) -> Table:
 
 
 def build_probe_sentences_section(context: ReportContext) -> Section | None:
+    """Return the section on the probe sentences of the experiment file."""
     blocks = make_table_blocks(build_probe_sentences_table(context.findings))
     return Section("sentences", "Probe sentences", blocks, "Probe sentences") if blocks else None
 
@@ -95,18 +63,18 @@ def build_probe_sentences_table(findings: Findings) -> Table:
     texts = findings.experiment.probe.sentences if findings.experiment else {}
     columns = make_text_columns("sentence", "text", "variant", figure="perplexity or class")
     rows = []
-    for sentence in dict.fromkeys(sentence for by_sentence in scores.values() for sentence in by_sentence):
+    for sentence in dict.fromkeys(sentence for variant_scores in scores.values() for sentence in variant_scores):
         names = [name for name in findings_view.list_variant_names(findings) if sentence in scores.get(name, {})]
         for index, name in enumerate(names):
             text = texts.get(sentence, "")
             # Repeated cells are displayed as blank, but keep their value for machine-readable formats.
             sentence_cells = [Cell("" if index else value, value) for value in (sentence, text)]
-            rows.append([*sentence_cells, name, _make_probe_cell(list(scores[name][sentence].values()))])
+            rows.append([*sentence_cells, name, _make_probe_sentence_cell(list(scores[name][sentence].values()))])
     caption = "Perplexity: mean over seeds and range. Classification: predicted class, number of seeds and confidence."
     return make_table("sentences", "Probe sentences", caption, columns, rows)
 
 
-def _make_probe_cell(scores: list[Any]) -> Cell:
+def _make_probe_sentence_cell(scores: list[Any]) -> Cell:
     """Return the mean perplexity and its range, or the predicted classes with their confidence."""
     if scores and all(number_format.is_finite_number(score) for score in scores):
         mean = average_over_seeds("perplexity", scores)

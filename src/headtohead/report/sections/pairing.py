@@ -1,4 +1,4 @@
-"""Sections on the settings that each variant changes, on their cost, and on evidence that all else is equal."""
+"""Sections on pairing: evidence that variants and baseline were trained under equal conditions, and their costs."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from itertools import chain
 from typing import Any
 
 from headtohead.config.experiment import BASELINE
-from headtohead.experiment import findings_view
 from headtohead.experiment.schemas import Findings, PairingRecord
 from headtohead.presentation import number_format
-from headtohead.presentation.section import Paragraph, Section, make_table_blocks
+from headtohead.presentation.section import Section, make_table_blocks
 from headtohead.presentation.table import Cell, Table, make_numeric_columns, make_table, make_text_columns
 from headtohead.report.context import ReportContext
 
@@ -21,20 +20,11 @@ COST_FORMATTERS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "seconds_per_epoch": ("time per epoch", number_format.format_seconds),
     "peak_memory": ("peak memory", number_format.format_bytes),
 }
-
-
-def build_settings_section(context: ReportContext) -> Section | None:
-    """Return the settings that each variant changes, with a warning if it changes more than one."""
-    blocks = make_table_blocks(build_changed_settings_table(context.findings))
-    warnings = [
-        Paragraph("the effect cannot be attributed to one of them.", "warning", f"{name} changes several settings:")
-        for name, pair in context.findings.pairing.items()
-        if pair.changes_multiple_settings
-    ]
-    return Section("settings", "Changed settings", [*warnings, *blocks], "Settings") if blocks else None
+"""title and format of each cost in a `PairingRecord`"""
 
 
 def build_cost_section(context: ReportContext) -> Section | None:
+    """Return the section on the costs of the baseline and each variant."""
     blocks = make_table_blocks(build_cost_table(context.findings))
     return Section("cost", "Cost", blocks, "Cost") if blocks else None
 
@@ -49,6 +39,7 @@ def build_pairing_section(context: ReportContext) -> Section | None:
 
 
 def list_unpaired_variants(findings: Findings) -> list[str]:
+    """Return the variants whose initial weights or batches differ from the baseline's."""
     return [name for name, pair in findings.pairing.items() if not is_paired(pair)]
 
 
@@ -57,41 +48,27 @@ def is_paired(pair: PairingRecord) -> bool:
     return pair.shared_tensors is not None and pair.shared_tensors == pair.equal_tensors and bool(pair.same_batches)
 
 
-def build_changed_settings_table(findings: Findings) -> Table:
-    """Return one row per changed setting: its value in the baseline and in the variant."""
-    columns = make_text_columns("variant", "setting", "baseline", changed="variant", flag="flag")
-    rows = []
-    for name, pair in findings.pairing.items():
-        flag = "changes several settings" if pair.changes_multiple_settings else ""
-        for setting, value in pair.settings.items():
-            before = number_format.format_setting(findings_view.get_baseline_setting(findings.experiment, setting))
-            rows.append([name, setting, before, number_format.format_setting(value), flag])
-    if not any(row[-1] for row in rows):
-        columns, rows = columns[:-1], [row[:-1] for row in rows]
-    return make_table("settings", "Changed settings", "All other settings are equal.", columns, rows)
-
-
 def build_cost_table(findings: Findings) -> Table:
     """Return the parameters, time and memory of the baseline and each paired variant, with ratios to the baseline."""
     columns = make_text_columns("variant")
     pairs = list(findings.pairing.items())
-    keys = [key for key in COST_FORMATTERS if any(getattr(pair, key) for _, pair in pairs)]
-    for key in keys:
-        title, formatter = COST_FORMATTERS[key]
-        columns += make_numeric_columns({key: title}, format=formatter)
-        columns += make_numeric_columns({f"{key}_ratio": "ratio"}, is_optional=True)
+    cost_names = [name for name in COST_FORMATTERS if any(getattr(pair, name) for _, pair in pairs)]
+    for cost_name in cost_names:
+        title, formatter = COST_FORMATTERS[cost_name]
+        columns += make_numeric_columns({cost_name: title}, format=formatter)
+        columns += make_numeric_columns({f"{cost_name}_ratio": "ratio"}, is_optional=True)
     rows: list[list[Any]] = []
     for index, (name, pair) in enumerate([*pairs[:1], *pairs]):
-        costs = [getattr(pair, key) or (None, None) for key in keys]
+        costs = [getattr(pair, cost_name) or (None, None) for cost_name in cost_names]
         if index == 0:
             rows.append([BASELINE, *chain.from_iterable((cost[0], Cell("", cost[0] and 1.0)) for cost in costs)])
         else:
-            rows.append([name, *chain.from_iterable((cost[1], _make_ratio_cell(cost)) for cost in costs)])
+            rows.append([name, *chain.from_iterable((cost[1], _make_cost_ratio_cell(cost)) for cost in costs)])
     caption = "Time and memory are medians over runs. Ratios are relative to the baseline."
     return make_table("cost", "Cost", caption, columns, rows)
 
 
-def _make_ratio_cell(cost: tuple[float | None, float | None]) -> Cell:
+def _make_cost_ratio_cell(cost: tuple[float | None, float | None]) -> Cell:
     return Cell(number_format.format_ratio(cost), number_format.compute_ratio(cost))
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from headtohead.presentation.section import Section, make_table_blocks
 from headtohead.replication.claims_table import build_claims_table
-from headtohead.replication.published import build_published_table
+from headtohead.replication.published_table import build_published_table
 from headtohead.report.context import ReportContext
 
 
 def build_claims_section(context: ReportContext) -> Section | None:
-    """Return published claims and whether they hold."""
+    """Return the section on published claims and whether they hold."""
     blocks = make_table_blocks(build_claims_table(context.findings), layout="stack broken")
     return Section("claims", "Published claims", blocks, "Claims") if blocks else None
 
 
 def build_published_section(context: ReportContext) -> Section | None:
-    """Return published results alongside ours."""
+    """Return the section on published results alongside ours."""
     blocks = make_table_blocks(build_published_table(context.findings), layout="stack broken")
     comparisons = context.findings.published
     sources = ", ".join(dict.fromkeys(row.source for row in comparisons))

@@ -12,21 +12,21 @@ from headtohead.experiment.seed_average import average_over_seeds
 from headtohead.presentation import number_format
 from headtohead.presentation.section import Block, Figure, Section, make_table_blocks
 from headtohead.presentation.table import Cell, Table, make_numeric_columns, make_table, make_text_columns
-from headtohead.report.axis_chart import build_axis_chart
+from headtohead.report.charts.scores_by_setting import build_axis_chart
 from headtohead.report.context import ReportContext
 
 LengthT = TypeVar("LengthT", bound=LengthSummary | LengthCost)
 
 
 def build_context_length_section(context: ReportContext) -> Section | None:
-    """Return scores and costs at context lengths other than the training length."""
+    """Return the section with scores and costs at context lengths other than the training length."""
     tables = build_context_length_table(context.findings), build_context_cost_table(context.findings)
     blocks = make_table_blocks(*tables)
     return Section("lengths", "Other context lengths", blocks, "Context lengths") if blocks else None
 
 
 def build_axis_section(context: ReportContext) -> Section | None:
-    """Return scores and costs by the numeric setting that differs between variants."""
+    """Return the section with scores and costs by the numeric setting that differs between variants."""
     blocks: list[Block] = make_table_blocks(build_axis_table(context.findings))
     if not blocks:
         return None
@@ -44,16 +44,17 @@ def build_context_length_table(findings: Findings) -> Table:
     training_length = findings.experiment.model.context if findings.experiment else None
     joining_note = " Rows of one class are joined to texts of that length." if metric == "accuracy" else ""
     caption = (
-        f"{metric.capitalize()} on all held-out text in blocks of this length, with the 95 % interval over seeds; "
-        f"trained at {training_length}.{joining_note}"
+        f"{metric.capitalize()} on all held-out text in blocks of this length, with the 95 % interval over three or "
+        f"more seeds; trained at {training_length}.{joining_note}"
     )
     results = {name: summary.contexts for name, summary in findings.length_generalization.items()}
     return _build_length_table(
-        "contexts", "Other context lengths", caption, results, partial(_make_context_cell, metric)
+        "contexts", "Other context lengths", caption, results, partial(_make_context_score_cell, metric)
     )
 
 
-def _make_context_cell(metric: str, result: LengthSummary) -> Cell:
+def _make_context_score_cell(metric: str, result: LengthSummary) -> Cell:
+    """Return the score at a context length with its interval, or a note if the model does not support the length."""
     if result.error:
         return Cell("not supported", result.error)
     text = _format_score_with_interval(metric, result.value, result.interval)
@@ -71,6 +72,7 @@ def build_context_cost_table(findings: Findings) -> Table:
 
 
 def _make_context_cost_cell(cost: LengthCost) -> Cell:
+    """Return the time and memory at a context length."""
     seconds, num_bytes = cost.seconds_per_1000_tokens, cost.bytes_per_token
     text = f"{number_format.format_seconds(seconds)}, {number_format.format_bytes(num_bytes)}"
     return Cell(text, [seconds, num_bytes])
@@ -94,7 +96,7 @@ def _build_length_table(
 
 
 def build_axis_table(findings: Findings) -> Table:
-    """Return results and costs by the numeric setting that differs between variants."""
+    """Return one row per value of the numeric setting that differs between variants, with scores and costs."""
     axis = findings.axis
     metric, splits = findings_view.get_metric(findings), findings_view.list_score_splits(findings)
     setting = axis.setting.rpartition(".")[2] if axis else ""
@@ -115,21 +117,22 @@ def build_axis_table(findings: Findings) -> Table:
         last_loss = axis.last_loss.get(name) if axis else None
         mean_loss, interval = (last_loss.mean, last_loss.interval) if last_loss else (None, None)
         loss_text = _format_score_with_interval("loss", mean_loss, interval)
-        rows.append([*row, Cell(loss_text, mean_loss), *_get_variant_cost(findings, name)])
+        rows.append([*row, Cell(loss_text, mean_loss), *_get_axis_row_costs(findings, name)])
     return make_table("axis", f"By {setting}", f"Means over seeds, by {setting}.", columns, rows)
 
 
 def _format_score_with_interval(metric: str, value: Any, interval: Any) -> str:
-    suffix = f" ({number_format.format_score_interval(metric, interval)})" if interval else ""
-    return number_format.format_score(metric, value) + suffix
+    interval_suffix = f" ({number_format.format_score_interval(metric, interval)})" if interval else ""
+    return number_format.format_score(metric, value) + interval_suffix
 
 
-def _get_variant_cost(findings: Findings, variant: str) -> tuple[float | None, float | None]:
-    """Return a variant's seconds per step and number of parameters. Each pair lists the baseline first."""
+def _get_axis_row_costs(findings: Findings, variant: str) -> tuple[float | None, float | None]:
+    """Return the seconds per step and the parameters in a variant's row of the table by setting."""
     pairs = findings.pairing
-    side, pair = (1, pairs[variant]) if variant in pairs else (0, next(iter(pairs.values()), None))
+    pair = pairs[variant] if variant in pairs else next(iter(pairs.values()), None)
     if pair is None:
         return None, None
-    costs = (pair.seconds_per_step, pair.parameters)
-    seconds, parameters = (cost[side] if cost else None for cost in costs)
+    index = 1 if variant in pairs else 0  # each cost is (that of the baseline, that of the variant)
+    seconds = pair.seconds_per_step[index] if pair.seconds_per_step else None
+    parameters = pair.parameters[index] if pair.parameters else None
     return seconds, parameters

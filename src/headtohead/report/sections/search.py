@@ -8,7 +8,7 @@ from headtohead.search import phrasing
 from headtohead.search.charts import build_search_charts
 from headtohead.search.tables import build_search_effects_table, build_search_points_table
 
-CAPTIONS = {
+CHART_CAPTIONS = {
     "search-history": "Each mark is the mean of a configuration over its seeds; the line is the best so far.",
     "search-effects": (
         "Averaged over all values of the other settings, with a 95 % interval. Intervals are wide where seeds vary or "
@@ -21,7 +21,7 @@ CAPTIONS = {
 
 
 def build_search_section(context: ReportContext) -> Section | None:
-    """Return a summary of the search, its charts, and tables of points and effects."""
+    """Return the section on a hyperparameter search: a summary, charts, and tables of points and effects."""
     sentences = phrasing.describe_search(context.findings)
     if not sentences:
         return None
@@ -31,7 +31,7 @@ def build_search_section(context: ReportContext) -> Section | None:
     )
     blocks: list[Block] = [*(Paragraph(sentence) for sentence in sentences), Paragraph(note, "notes")]
     blocks += [
-        Figure(chart, f"{chart.title}. {CAPTIONS.get(chart.name, '')}".strip())
+        Figure(chart, f"{chart.title}. {CHART_CAPTIONS.get(chart.name, '')}".strip())
         for chart in build_search_charts(context.findings)
     ]
     blocks.append(TableBlock(build_search_points_table(context.findings), summary="All configurations"))

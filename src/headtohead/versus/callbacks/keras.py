@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import keras
 
-from headtohead.versus.recording import record, select_numbers
+from headtohead.versus.recording import record, select_scalar_metrics
 
 
 class HeadToHeadCallback(keras.callbacks.Callback):  # type: ignore[misc]
@@ -24,4 +24,4 @@ class HeadToHeadCallback(keras.callbacks.Callback):  # type: ignore[misc]
 
     def on_epoch_end(self, epoch: int, logs: dict[str, object] | None = None) -> None:
         """Record the epoch's metrics."""
-        self.recording.log(epoch, **select_numbers(logs or {}))
+        self.recording.log(epoch, **select_scalar_metrics(logs or {}))

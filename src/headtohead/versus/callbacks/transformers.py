@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from headtohead.versus.recording import record, select_numbers
+from headtohead.versus.recording import record, select_scalar_metrics
 
 if TYPE_CHECKING:
     from torch import nn
@@ -43,4 +43,4 @@ class HeadToHeadCallback(TrainerCallback):  # type: ignore[misc]
         **kwargs: object,
     ) -> None:
         """Record the logged values."""
-        self.recording.log(state.global_step, **select_numbers(logs))
+        self.recording.log(state.global_step, **select_scalar_metrics(logs))

@@ -17,15 +17,16 @@ from headtohead import safe_open
 from headtohead.audit.result import CheckResult
 from headtohead.config.base import FOLDER_NAME_PATTERN
 from headtohead.config.experiment import Experiment
-from headtohead.config.search import SEARCH_FOLDER
-from headtohead.distillation.tables import build_headline_verdicts
+from headtohead.config.tables.search import SEARCH_FOLDER
+from headtohead.config.tables.sweep import CELLS_FOLDER
+from headtohead.distillation.tables import build_rouge_verdict_cards
 from headtohead.errors import HeadToHeadError, RunFolderError
 from headtohead.experiment import schemas
 from headtohead.experiment.run_folder import ExperimentRuns
 from headtohead.versus.config import VersusConfig
 from headtohead.versus.records import COMPARISON_FILE, RUN_FILE, CommandRun, ComparisonFile
 from headtohead.web import training_process
-from headtohead.web.experiment_folders import find_readable_file, is_inside
+from headtohead.web.experiment_folders import find_readable_file, resolves_inside_folder
 
 MAX_TRIALS = 500
 MAX_METRICS_BYTES = 8 << 20
@@ -98,17 +99,17 @@ class ExperimentState:
 
 
 @dataclass
-class MetricsTail:
-    """Reads only the newly appended lines of a growing metrics.jsonl. Invalid lines are skipped."""
+class MetricsFileTail:
+    """Reads the newly appended lines of a trial's growing metrics.jsonl. Invalid lines are skipped."""
 
     path: Path
     size: int = 0
     offset: int = 0
     lines: list[schemas.MetricsLine] = field(default_factory=list)
 
-    def read(self) -> list[schemas.MetricsLine]:
-        """Return all complete lines read so far."""
-        size = _get_stat(self.path)[1]
+    def read_lines(self) -> list[schemas.MetricsLine]:
+        """Return all complete lines of the trial's metrics.jsonl, reading only those that are new."""
+        size = _get_mtime_and_size(self.path)[1]
         if size < self.size:  # truncated by a resume
             self.offset, self.lines = 0, []
         if size != self.size:
@@ -128,30 +129,31 @@ class MetricsTail:
 
 
 class ExperimentReader:
-    """Repeatedly reads the state of one experiment. Missing and invalid files are ignored."""
+    """Reads the state of one experiment, repeatedly while it is trained. Missing and invalid files are ignored."""
 
     def __init__(self, root: Path, name: str) -> None:
         self.root, self.name, self.folder = root, name, root / name
         self.runs = ExperimentRuns(self.folder)
-        self._tails: dict[Path, MetricsTail] = {}
+        self._tails: dict[Path, MetricsFileTail] = {}
         self._records: dict[Path, tuple[int, schemas.Record | None]] = {}
 
-    def read(self, *, with_metrics: bool = True) -> ExperimentState:
+    def read_state(self, *, with_metrics: bool = True) -> ExperimentState:
         """Return the current state. If metrics are not requested, it contains no steps, scores or curves."""
-        if (comparison := self.comparison()) is not None:
-            return self._read_comparison_state(comparison)
-        experiment = self.experiment()
+        if (comparison_config := self.read_comparison_config()) is not None:
+            return self._read_comparison_state(comparison_config)
+        experiment = self.read_experiment()
         process = training_process.find_training_process(self.root, self.name)
-        is_training = process is not None or training_process.is_locked(self.folder)
+        is_training = process is not None or training_process.is_being_trained(self.folder)
         log = "" if is_training else training_process.read_log_tail(self.root, self.name)
         if experiment is None:
             status: ExperimentStatus = "starting" if is_training else "failed"
             return ExperimentState(self.name, "", status, "", [], {}, process is not None, message=log)
-        num_seeds = experiment.seeds if isinstance(experiment.seeds, int) else 0
-        existing_seeds = (seed + 1 for name in experiment.names[:MAX_TRIALS] for seed in self.runs.seeds(name)[-1:])
-        num_shown = min(MAX_TRIALS, max(num_seeds, *existing_seeds, 0))
-        expected = [(name, seed) for seed in range(num_shown) for name in experiment.names[:MAX_TRIALS]][:MAX_TRIALS]
-        trials = [self._read_trial_status(name, seed, is_training) for name, seed in expected]
+        num_planned_seeds = experiment.seeds if isinstance(experiment.seeds, int) else 0
+        variant_folders = _list_variant_folders(experiment)[:MAX_TRIALS]
+        existing_seed_counts = (seed + 1 for variant in variant_folders for seed in self.runs.seeds(variant)[-1:])
+        num_shown_seeds = min(MAX_TRIALS, max(num_planned_seeds, *existing_seed_counts, 0))
+        shown_runs = [(variant, seed) for seed in range(num_shown_seeds) for variant in variant_folders][:MAX_TRIALS]
+        trials = [self._read_trial_status(variant, seed, is_training) for variant, seed in shown_runs]
         curves: JsonDict = {}
         for trial in trials if with_metrics else ():
             self._read_trial_metrics(trial, experiment, curves)
@@ -161,7 +163,7 @@ class ExperimentReader:
             state=self._derive_status(trials, is_training, has_adaptive_seeds=isinstance(experiment.seeds, str)),
             metric=experiment.primary.metric,
             trials=trials,
-            curves=curves,
+            curves=curves if experiment.sweep is None else {},
             can_stop=process is not None,
             finished_search_runs=len(list(self.folder.glob(f"{SEARCH_FOLDER}/point-*/seed-*/result.json"))),
             quick=experiment.quick,
@@ -170,37 +172,40 @@ class ExperimentReader:
         state.message = "" if state.state == "finished" else log
         return state
 
-    def experiment(self) -> Experiment | None:
+    def read_experiment(self) -> Experiment | None:
         """Return the resolved experiment, or None if it has not been written yet."""
         file = self._read_record(self.folder / "experiment.json", schemas.ExperimentFile)
         is_safe = file is not None and all(map(FOLDER_NAME_PATTERN.fullmatch, file.experiment.variants))
         return file.experiment if file is not None and is_safe else None
 
-    def comparison(self) -> VersusConfig | None:
+    def read_comparison_config(self) -> VersusConfig | None:
         """Return the settings of a command comparison, or None if this is an ordinary experiment."""
         file = self._read_record(self.folder / COMPARISON_FILE, ComparisonFile)
         return file.config if file is not None else None
 
-    def findings(self) -> schemas.Findings:
+    def read_findings(self) -> schemas.Findings:
         """Return the contents of findings.json, or empty findings if the file is missing or invalid."""
         return self._read_record(self.folder / "findings.json", schemas.Findings) or schemas.Findings()
 
-    def judged(self, state: ExperimentState) -> JsonDict:
-        """Return the verdicts in findings.json if they cover every finished trial, or an empty dictionary otherwise."""
-        findings = self.findings()
+    def read_shown_verdicts(self, state: ExperimentState) -> JsonDict:
+        """Return the verdicts in findings.json, as pages show them, or an empty dictionary if there are none.
+
+        Verdicts that do not cover every finished trial are not shown.
+        """
+        findings = self.read_findings()
         if not findings.verdicts or not self.has_current_findings(state):
             return {}
         return {
-            "headline": [asdict(card) for card in build_headline_verdicts(findings)[:MAX_SHOWN_ROWS]],
+            "headline": [asdict(card) for card in build_rouge_verdict_cards(findings)[:MAX_SHOWN_ROWS]],
             "warnings": [warning.to_json() for warning in findings.warnings[:MAX_SHOWN_ROWS]],
             "verdicts": [verdict.to_dict() for verdict in findings.verdicts[:MAX_SHOWN_ROWS]],
             "chart": None,
             "final": state.state not in ("running", "starting"),
         }
 
-    def audits(self) -> dict[str, list[CheckResult]]:
+    def read_audits(self) -> dict[str, list[CheckResult]]:
         """Return the audits available so far: the data audit, and the audit of each variant's first trained model."""
-        experiment = self.experiment()
+        experiment = self.read_experiment()
         corpus = self._read_record(self.folder / "corpus.json", schemas.CorpusFile)
         audits = {"the data": corpus.audits} if corpus else {}
         for name, data_audits in corpus.variant_audits.items() if corpus else ():
@@ -212,34 +217,36 @@ class ExperimentReader:
 
     def has_current_findings(self, state: ExperimentState) -> bool:
         """Return whether findings.json is at least as recent as the latest result."""
-        written = _get_stat(self.folder / "findings.json")[0]
-        folders = [
+        findings_time = _get_mtime_and_size(self.folder / "findings.json")[0]
+        finished_folders = [
             self.runs.run(trial.variant, trial.seed).folder for trial in state.trials if trial.state == "finished"
         ]
-        results = [folder / name for folder in folders for name in ("result.json", RUN_FILE)]
-        return written > 0 and all(_get_stat(path)[0] <= written for path in results)
+        result_files = [folder / name for folder in finished_folders for name in ("result.json", RUN_FILE)]
+        return findings_time > 0 and all(_get_mtime_and_size(path)[0] <= findings_time for path in result_files)
 
     def _read_comparison_state(self, config: VersusConfig) -> ExperimentState:
         """Return the state of a comparison of commands: finished runs with their curves, and waiting ones."""
-        is_running = training_process.is_locked(self.folder)
+        is_running = training_process.is_being_trained(self.folder)
         curves: JsonDict = {}
         trials = []
-        for variant, seed in config.list_runs()[:MAX_TRIALS]:
+        for variant, seed in config.list_planned_runs()[:MAX_TRIALS]:
             trial = TrialProgress(variant, seed, split=config.metric.name)
             folder = self.runs.run(variant, seed).folder
-            run = self._read_record(folder / RUN_FILE, CommandRun) if is_inside(folder, self.root) else None
+            run = (
+                self._read_record(folder / RUN_FILE, CommandRun) if resolves_inside_folder(folder, self.root) else None
+            )
             if run is not None:
-                trial.state, trial.message = ("finished" if run.is_counted else "failed"), run.message
-                trial.value = run.value if run.is_counted else None
+                trial.state, trial.message = ("finished" if run.has_finite_value else "failed"), run.message
+                trial.value = run.value if run.has_finite_value else None
                 curves.setdefault(variant, {}).setdefault(config.metric.name, {})[str(seed)] = run.curve
-            elif is_inside(folder, self.root) and folder.is_dir():
+            elif resolves_inside_folder(folder, self.root) and folder.is_dir():
                 trial.state = "running" if is_running else "stopped"
             trials.append(trial)
         return ExperimentState(
             name=self.name,
             question=config.question,
             state=self._derive_status(trials, is_running, has_adaptive_seeds=False),
-            metric=config.metric.kind,
+            metric=config.metric.verdict_metric,
             trials=trials,
             curves=curves,
             can_resume=False,
@@ -248,7 +255,7 @@ class ExperimentReader:
     def _read_trial_status(self, variant: str, seed: int, is_training: bool) -> TrialProgress:
         """Determine the state of one trial from the files in its run folder."""
         run, trial = self.runs.run(variant, seed), TrialProgress(variant, seed)
-        if not is_inside(run.folder, self.root):  # a symbolic link that points outside the runs folder
+        if not resolves_inside_folder(run.folder, self.root):  # a symbolic link that points outside the runs folder
             return trial
         if run.is_finished:
             trial.state = "finished"
@@ -268,13 +275,13 @@ class ExperimentReader:
         trial.steps = start.steps if start else 0
         path = folder / "metrics.jsonl"
         scores: dict[str, float] = {}
-        for line in self._tails.setdefault(path, MetricsTail(path)).read():
+        for line in self._tails.setdefault(path, MetricsFileTail(path)).read_lines():
             trial.step = max(trial.step, line.step)
             score = getattr(line, metric)
             if score is None:
                 continue
-            by_seed = curves.setdefault(trial.variant, {}).setdefault(line.split, {})
-            by_seed.setdefault(str(trial.seed), []).append([line.step, score])
+            curves_by_seed = curves.setdefault(trial.variant, {}).setdefault(line.split, {})
+            curves_by_seed.setdefault(str(trial.seed), []).append([line.step, score])
             if line.split not in ("batches", "train"):
                 scores[line.split] = score
         if scores:
@@ -292,23 +299,38 @@ class ExperimentReader:
             return "finished"
         if "failed" in states:
             return "failed"
-        is_settled = has_adaptive_seeds and self.findings().verdicts and states <= {"finished", "waiting"}
+        has_findings = bool(self.read_findings().verdicts or self.read_findings().sweep)
+        is_settled = has_adaptive_seeds and has_findings and states <= {"finished", "waiting"}
         return "finished" if is_settled else "stopped"
 
     def _read_record(self, path: Path, schema: type[RecordT]) -> RecordT | None:
         """Return an experiment file, reread if it has changed, or None if it is missing or invalid."""
-        modified = _get_stat(path)[0]
-        if path not in self._records or self._records[path][0] != modified:
+        modified_time = _get_mtime_and_size(path)[0]
+        if path not in self._records or self._records[path][0] != modified_time:
             record = None
             if find_readable_file(self.folder.resolve(), str(path.relative_to(self.folder))) is not None:
                 with contextlib.suppress(HeadToHeadError, OSError, RecursionError):
                     record = schemas.read_record(path, schema)
-            self._records[path] = (modified, record)
+            self._records[path] = (modified_time, record)
         return cast("RecordT | None", self._records[path][1])
 
 
-def _get_stat(path: Path) -> tuple[int, int]:
-    """Return a file's modification time in nanoseconds and its size; zeros if it does not exist."""
+def _list_variant_folders(experiment: Experiment) -> list[str]:
+    """Return the folders whose trials a page shows, relative to the experiment's folder: one per variant.
+
+    In a sweep, every cell has its own folder with one folder per variant.
+    """
+    if experiment.sweep is None:
+        return list(experiment.names)
+    cells = [cell.name for cell in experiment.sweep.list_cells()]
+    return [f"{CELLS_FOLDER}/{cell}/{name}" for cell in cells for name in experiment.names]
+
+
+def _get_mtime_and_size(path: Path) -> tuple[int, int]:
+    """Return the modification time in nanoseconds and the size of an experiment's file, which tell if it has changed.
+
+    Both are zero if the file does not exist.
+    """
     try:
         stat = path.stat()
     except OSError:
@@ -317,13 +339,13 @@ def _get_stat(path: Path) -> tuple[int, int]:
 
 
 def downsample_curves(curves: JsonDict) -> JsonDict:
-    """Downsample curves to evenly spaced steps, always including the last one."""
+    """Reduce learning curves to MAX_CURVE_POINTS evenly spaced steps, always including the last one."""
     steps = sorted(
         {
             step
-            for by_split in curves.values()
-            for by_seed in by_split.values()
-            for curve in by_seed.values()
+            for variant_curves in curves.values()
+            for curves_by_seed in variant_curves.values()
+            for curve in curves_by_seed.values()
             for step, _ in curve
         }
     )
@@ -333,8 +355,10 @@ def downsample_curves(curves: JsonDict) -> JsonDict:
     kept_steps = set(steps[::-1][::stride])
     return {
         variant: {
-            split: {seed: [point for point in points if point[0] in kept_steps] for seed, points in by_seed.items()}
-            for split, by_seed in by_split.items()
+            split: {
+                seed: [point for point in points if point[0] in kept_steps] for seed, points in curves_by_seed.items()
+            }
+            for split, curves_by_seed in variant_curves.items()
         }
-        for variant, by_split in curves.items()
+        for variant, variant_curves in curves.items()
     }

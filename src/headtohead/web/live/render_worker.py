@@ -1,7 +1,7 @@
 """A child process that renders charts and computes verdicts: work too slow for the server's event loop.
 
 It runs at low priority so as not to slow down training, and exits when idle. It is started with
-`python -m headtohead.web.live.render_worker`; see `json_channel` for the protocol.
+`python -m headtohead.web.live.render_worker`; see `child_process` for the protocol.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headtohead.child_process import AsyncChildProcess, ChildExitedError, ParentChannel, RequestFailedError
 from headtohead.errors import HeadToHeadError
-from headtohead.json_channel import ChildExitedError, ParentChannel, RequestChannel, RequestFailedError
 
 if TYPE_CHECKING:
     from headtohead.experiment.schemas import Findings
@@ -25,8 +25,8 @@ RESPONSE_TIMEOUT_SECONDS = 300.0
 JsonDict = dict[str, Any]
 
 
-class RenderWorker(RequestChannel):
-    """The server's side of the channel: a single child process, which answers requests in order."""
+class RenderWorker(AsyncChildProcess):
+    """The server's side of the channel: one child process that handles requests in order."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -35,11 +35,11 @@ class RenderWorker(RequestChannel):
             response_seconds=RESPONSE_TIMEOUT_SECONDS,
         )
 
-    async def ask(self, request: JsonDict) -> JsonDict:
-        """Return the answer, {"error": message} if the request failed, or {} if the process exited or timed out."""
+    async def call(self, request: JsonDict) -> JsonDict:
+        """Return the response, {"error": message} if the request failed, or {} if the process exited or timed out."""
         try:
-            async with aclosing(self.stream(request)) as answers:
-                return (await anext(answers))["result"]  # type: ignore[no-any-return]
+            async with aclosing(self.stream_responses(request)) as responses:
+                return (await anext(responses))["result"]  # type: ignore[no-any-return]
         except RequestFailedError as error:
             return {"error": str(error)}
         except ChildExitedError:
@@ -47,19 +47,19 @@ class RenderWorker(RequestChannel):
 
 
 def main() -> None:
-    """Answer requests until the server closes the channel."""
+    """Respond to requests until the server closes the channel."""
     os.nice(NICENESS)
     channel = ParentChannel()
-    for request in channel.requests():
-        number = request["request"]
+    for request in channel.iter_requests():
+        request_id = request["request"]
         try:
-            channel.send({"request": number, "event": "result", "result": _handle_request(request)})
-            channel.send({"request": number, "event": "done"})
+            channel.send({"request": request_id, "event": "result", "result": _render_requested_chart(request)})
+            channel.send({"request": request_id, "event": "done"})
         except (HeadToHeadError, ArithmeticError, LookupError, TypeError, ValueError, OSError) as error:
-            channel.send({"request": number, "event": "failed", "message": str(error)})
+            channel.send({"request": request_id, "event": "failed", "message": str(error)})
 
 
-def _handle_request(request: JsonDict) -> JsonDict:
+def _render_requested_chart(request: JsonDict) -> JsonDict:
     """Render learning curves or a forest plot; compute interim findings first if there are none."""
     from headtohead.experiment.schemas import Findings
 
@@ -72,8 +72,8 @@ def _handle_request(request: JsonDict) -> JsonDict:
         findings = Findings.model_validate(request["findings"])
     chart = _render_forest_plot(findings) if findings.verdicts else None
     return {
-        "warnings": [row.to_json() for row in findings.warnings],
-        "verdicts": [row.to_dict() for row in findings.verdicts],
+        "warnings": [warning.to_json() for warning in findings.warnings],
+        "verdicts": [verdict.to_dict() for verdict in findings.verdicts],
         "metric": findings.metric,
         "chart": chart,
     }
@@ -81,10 +81,10 @@ def _handle_request(request: JsonDict) -> JsonDict:
 
 def _compute_interim_findings(experiment_folder: Path) -> Findings:
     """Return interim findings based on the trials finished so far."""
-    from headtohead.experiment.run_folder import open_runs
+    from headtohead.experiment.run_folder import open_experiment_runs
     from headtohead.findings import compute
 
-    runs = open_runs(experiment_folder)
+    runs = open_experiment_runs(experiment_folder)
     return compute.compute_findings(runs, is_live=True)
 
 
@@ -94,7 +94,7 @@ def _render_learning_curves(findings: Findings, name_suffix: str) -> JsonDict | 
     The suffix distinguishes element ids from those of a second curve chart on the same page.
     """
     from headtohead.presentation.renderers.html import render_chart
-    from headtohead.report.curve_charts import build_learning_curves
+    from headtohead.report.charts.learning_curves import build_learning_curves
 
     chart = build_learning_curves(findings)
     return None if chart is None else render_chart(replace(chart, name=chart.name + name_suffix))
@@ -104,7 +104,7 @@ def _render_forest_plot(findings: Findings) -> JsonDict:
     """Return the verdicts rendered as a forest plot."""
     from headtohead.experiment import findings_view
     from headtohead.presentation.renderers.html import render_chart
-    from headtohead.report.forest import build_forest_plot
+    from headtohead.report.charts.forest_plot import build_forest_plot
 
     chart = build_forest_plot(
         findings.verdicts,

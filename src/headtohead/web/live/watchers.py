@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ HEARTBEAT_SECONDS = 15.0
 COOLDOWN_FACTOR = 20
 """work is repeated only after this many times its duration: CPU time for polling, wall time (at most 3 s) for charts"""
 MAX_IDLE_WATCHERS = 20
-"""watchers without clients that are kept, with their charts"""
+"""watchers without clients that stay in memory with their charts; older ones are discarded"""
 JsonDict = dict[str, Any]
 RenderRegion = Callable[[str, JsonDict], str]
 
@@ -45,7 +45,7 @@ class ExperimentWatcher:
         self.name, self.render, self.render_worker = name, render_region, render_worker
         self.regions: dict[str, RenderedRegion] = {}
         self.version = 0
-        self.clients = 0
+        self.num_clients = 0
         self.created_ms = int(time.time() * 1000)
         self.is_closed = False
         self._update_event = asyncio.Event()
@@ -53,15 +53,15 @@ class ExperimentWatcher:
         self._render_task: asyncio.Task[None] | None = None
         self._rendered_inputs: dict[str, Any] = {}
         self._next_render_time: dict[str, float] = {}
-        self.judged: JsonDict = {}
-        self.curves: JsonDict = {}
+        self.shown_verdicts: JsonDict = {}
+        self.rendered_curves: JsonDict = {}
 
-    async def events(self, last_event_id: str = "") -> AsyncGenerator[bytes]:
+    async def stream_events(self, last_event_id: str = "") -> AsyncGenerator[bytes]:
         """Yield every region once, then each region that changes, with heartbeats in between."""
-        self.clients += 1
+        self.num_clients += 1
         try:
             if self._poll_task is None:
-                self._poll_task = asyncio.create_task(self._poll())
+                self._poll_task = asyncio.create_task(self._poll_experiment())
             sent_version = self.version if last_event_id == f"{self.created_ms}.{self.version}" else 0
             yield b"retry: 2000\n\n"
             while not self.is_closed:
@@ -75,11 +75,11 @@ class ExperimentWatcher:
                 except TimeoutError:
                     yield b": heartbeat\n\n"
                 if self._poll_task is not None and self._poll_task.done():
-                    failed, self._poll_task = self._poll_task, None
-                    failed.result()
+                    failed_task, self._poll_task = self._poll_task, None
+                    failed_task.result()
         finally:
-            self.clients -= 1
-            if self.clients == 0:
+            self.num_clients -= 1
+            if self.num_clients == 0:
                 self._cancel_tasks()
 
     def _cancel_tasks(self) -> None:
@@ -89,41 +89,45 @@ class ExperimentWatcher:
         self._poll_task = self._render_task = None
 
     def end(self) -> None:
+        """Close the event streams of all clients."""
         self.is_closed = True
         self._notify_clients()
 
-    async def _poll(self) -> None:
+    async def _poll_experiment(self) -> None:
         """Poll the experiment, waiting longer between polls the more CPU time an update takes."""
         try:
             while True:
                 start = time.process_time()
-                await self.update()
+                await self.update_regions()
                 await asyncio.sleep(max(POLL_SECONDS, COOLDOWN_FACTOR * (time.process_time() - start)))
         finally:
             self._notify_clients()  # so that an exception is raised in each client's stream
 
-    async def update(self) -> ExperimentState:
+    async def update_regions(self) -> ExperimentState:
         """Read the state and update the regions that changed."""
-        live, audits, judged = await asyncio.to_thread(self._read)
-        if judged and judged["verdicts"] != self.judged.get("verdicts"):
-            self.judged = judged  # the text is available immediately; the chart follows later
-        progress = asdict(replace(live, curves={}))
-        changed = self._update_region("status", {"live": live}, progress)
-        changed |= self._update_region("trials", {"live": live}, progress)
-        changed |= self._update_region("audits", {"audits": audits}, audits)
-        changed |= self._update_region("verdicts", {"judged": self.judged, "live": live}, (self.judged, live.state))
-        changed |= self._update_region(
-            "curves", {"curves": self.curves, "live": live}, (self.curves, bool(live.curves))
+        state, audits, verdicts = await asyncio.to_thread(self._read_experiment)
+        if verdicts and verdicts["verdicts"] != self.shown_verdicts.get("verdicts"):
+            self.shown_verdicts = verdicts  # the text is available immediately; the chart follows later
+        progress = asdict(replace(state, curves={}))
+        is_changed = self._update_region("status", {"live": state}, progress)
+        is_changed |= self._update_region("trials", {"live": state}, progress)
+        is_changed |= self._update_region("audits", {"audits": audits}, audits)
+        is_changed |= self._update_region(
+            "verdicts", {"judged": self.shown_verdicts, "live": state}, (self.shown_verdicts, state.state)
         )
-        if changed:
+        is_changed |= self._update_region(
+            "curves", {"curves": self.rendered_curves, "live": state}, (self.rendered_curves, bool(state.curves))
+        )
+        if is_changed:
             self._notify_clients()
         if self._poll_task is not None and (self._render_task is None or self._render_task.done()):
-            self._render_task = asyncio.create_task(self._render_slow_regions(live))
-        return live
+            self._render_task = asyncio.create_task(self._render_slow_regions(state))
+        return state
 
-    def _read(self) -> tuple[ExperimentState, JsonDict, JsonDict]:
-        live = self.reader.read()
-        return live, self.reader.audits(), self.reader.judged(live)
+    def _read_experiment(self) -> tuple[ExperimentState, JsonDict, JsonDict]:
+        """Return the watched experiment's state, audits and verdicts."""
+        state = self.reader.read_state()
+        return state, self.reader.read_audits(), self.reader.read_shown_verdicts(state)
 
     def _update_region(self, region_name: str, variables: JsonDict, inputs: Any) -> bool:
         """Render a region if its inputs have changed, and return whether it was updated."""
@@ -142,8 +146,9 @@ class ExperimentWatcher:
         return True
 
     def _notify_clients(self) -> None:
-        previous, self._update_event = self._update_event, asyncio.Event()
-        previous.set()
+        """Wake the event stream of every client."""
+        previous_event, self._update_event = self._update_event, asyncio.Event()
+        previous_event.set()
 
     async def _render_slow_regions(self, state: ExperimentState) -> None:
         """Render charts and interim verdicts at a rate that bounds their cost, and always once at the end."""
@@ -153,8 +158,8 @@ class ExperimentWatcher:
             self._render_verdicts,
             state,
         )
-        points = sum(len(p) for by in state.curves.values() for s in by.values() for p in s.values())
-        await self._render_if_due("curves", (points, state.state), self._render_curves, state)
+        num_points = sum(map(len, _iterate_curves(state)))
+        await self._render_if_due("curves", (num_points, state.state), self._render_curves, state)
 
     async def _render_if_due(
         self,
@@ -163,42 +168,52 @@ class ExperimentWatcher:
         render: Callable[[ExperimentState], Awaitable[bool]],
         state: ExperimentState,
     ) -> None:
-        """Render if due. Failed attempts are retried later, even after training has ended."""
-        key, failed = f"requested {region_name}", f"failed {region_name}"
-        may_wait = state.state in ("running", "starting") or self._rendered_inputs.get(failed)
-        if self._rendered_inputs.get(key) == inputs or (
+        """Render the charts of a slow region if its inputs have changed and its cooldown is over.
+
+        Failed attempts are retried later, even after training has ended.
+        """
+        requested_key, failed_key = f"requested {region_name}", f"failed {region_name}"
+        may_wait = state.state in ("running", "starting") or self._rendered_inputs.get(failed_key)
+        if self._rendered_inputs.get(requested_key) == inputs or (
             may_wait and time.monotonic() < self._next_render_time.get(region_name, 0)
         ):
             return
         start = time.monotonic()
-        self._rendered_inputs[failed] = not await render(state)
-        if not self._rendered_inputs[failed]:
-            self._rendered_inputs[key] = inputs
+        self._rendered_inputs[failed_key] = not await render(state)
+        if not self._rendered_inputs[failed_key]:
+            self._rendered_inputs[requested_key] = inputs
         self._next_render_time[region_name] = time.monotonic() + COOLDOWN_FACTOR * min(time.monotonic() - start, 3)
 
     async def _render_verdicts(self, state: ExperimentState) -> bool:
         """Render final or interim verdicts; return whether the render worker responded."""
         if not any(trial.state == "finished" and trial.variant == "baseline" for trial in state.trials):
             return True
-        judged, findings = self.reader.judged(state), self.reader.findings()
+        final_verdicts, findings = self.reader.read_shown_verdicts(state), self.reader.read_findings()
         request: JsonDict = {"action": "judge", "folder": str(self.reader.folder)}
-        if judged:
+        if final_verdicts:
             shown_findings = findings.model_dump(mode="json", include={"warnings", "verdicts", "metric", "experiment"})
             request = {"action": "show", "findings": shown_findings}
-        response = await self.render_worker.ask(request)
+        response = await self.render_worker.call(request)
         if response.get("verdicts"):
-            self.judged = {"final": False, **judged, **response}
+            self.shown_verdicts = {"final": False, **final_verdicts, **response}
         return bool(response)
 
     async def _render_curves(self, state: ExperimentState) -> bool:
         """Render the learning curves; return whether the render worker responded."""
-        longest = max((len(p) for by in state.curves.values() for s in by.values() for p in s.values()), default=0)
-        if longest == 0 or (longest == 1 and state.state == "running"):  # a single point is not a curve
+        max_points = max(map(len, _iterate_curves(state)), default=0)
+        if max_points == 0 or (max_points == 1 and state.state == "running"):  # a single point is not a curve
             return True
         findings = {"metric": state.metric, "curves": downsample_curves(state.curves)}
-        response = await self.render_worker.ask({"action": "curves", "findings": findings})
-        self.curves = response if response.get("chart") else self.curves
+        response = await self.render_worker.call({"action": "curves", "findings": findings})
+        self.rendered_curves = response if response.get("chart") else self.rendered_curves
         return bool(response)
+
+
+def _iterate_curves(state: ExperimentState) -> Iterator[list[Any]]:
+    """Yield the list of points of every learning curve, over all variants, splits and seeds."""
+    for curves_by_split in state.curves.values():
+        for curves_by_seed in curves_by_split.values():
+            yield from curves_by_seed.values()
 
 
 class WatcherRegistry:
@@ -210,8 +225,10 @@ class WatcherRegistry:
 
     def get_watcher(self, name: str) -> ExperimentWatcher:
         """Return an experiment's watcher. The oldest watchers without clients are discarded."""
-        idle = [idle_name for idle_name, watcher in self._by_name.items() if watcher.clients == 0 and idle_name != name]
-        for idle_name in idle[: max(0, len(idle) - MAX_IDLE_WATCHERS)]:
+        idle_names = [
+            idle_name for idle_name, watcher in self._by_name.items() if watcher.num_clients == 0 and idle_name != name
+        ]
+        for idle_name in idle_names[: max(0, len(idle_names) - MAX_IDLE_WATCHERS)]:
             del self._by_name[idle_name]
         if name not in self._by_name:
             self._by_name[name] = ExperimentWatcher(self.root, name, self.render, self.render_worker)

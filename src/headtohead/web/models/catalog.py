@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from headtohead.web.experiment_folders import ExperimentFolders, NameNotFoundError, is_inside
+from headtohead.web.experiment_folders import ExperimentFolders, NameNotFoundError, resolves_inside_folder
 from headtohead.web.live.experiment_state import ExperimentReader
 
 INITIAL_CHECKPOINT, FINAL_CHECKPOINT = "before", "after"
@@ -54,7 +54,7 @@ class CatalogEntry:
             else self.name
         )
         return {
-            "place": self.location,
+            "location": self.location,
             "run": self.is_run,
             "checkpoint": checkpoint if self.is_run else FINAL_CHECKPOINT,
             "label": label,
@@ -70,7 +70,7 @@ class ModelCatalog:
             f"pretrained/{_derive_model_title(location)}": location for location in pretrained_models
         }
 
-    def list_by_group(self, *, generative_only: bool = False) -> dict[str, list[CatalogEntry]]:
+    def list_models_by_group(self, *, generative_only: bool = False) -> dict[str, list[CatalogEntry]]:
         """Return the models by group; with `generative_only`, only those that can generate text."""
         groups: dict[str, list[CatalogEntry]] = {}
         for entry in self._iterate_entries():
@@ -80,21 +80,21 @@ class ModelCatalog:
 
     def _iterate_entries(self) -> Iterator[CatalogEntry]:
         """Yield trained models, up to MAX_LISTED_RUNS, then pretrained ones."""
-        count = 0
-        for name, folder in self.folders.experiments().items():
+        num_runs = 0
+        for name, folder in self.folders.list_experiments().items():
             for variant, seed in self._list_saved_runs(folder):
-                if count >= MAX_LISTED_RUNS:
+                if num_runs >= MAX_LISTED_RUNS:
                     break
-                count += 1
+                num_runs += 1
                 yield self._build_run_entry(name, folder, variant, seed)
         yield from self._list_pretrained_entries().values()
 
-    def find(self, key: str) -> CatalogEntry:
-        """Return the model with this key."""
+    def find_model(self, key: str) -> CatalogEntry:
+        """Return the model with a key that a request contains."""
         kind, *parts = key.split("/")
         if kind == "run" and len(parts) == 3:
             experiment_name, variant, seed = parts
-            folder = self.folders.find(experiment_name)
+            folder = self.folders.find_experiment(experiment_name)
             if (variant, seed) in ((name, str(number)) for name, number in self._list_saved_runs(folder)):
                 return self._build_run_entry(experiment_name, folder, variant, int(seed))
         elif (entry := self._list_pretrained_entries().get(key)) is not None:
@@ -105,53 +105,54 @@ class ModelCatalog:
         """Return the variant and seed of every run with a saved model, baseline first."""
         runs = []
         for variant in _list_subfolder_names(folder):
-            for seed in _list_subfolder_names(folder / variant):
-                number = seed.removeprefix("seed-")
+            for run_folder_name in _list_subfolder_names(folder / variant):
+                seed = run_folder_name.removeprefix("seed-")
                 if (
-                    seed.startswith("seed-")
-                    and re.fullmatch("0|[1-9][0-9]{0,5}", number)
-                    and self._has_saved_model(folder / variant / seed)
+                    run_folder_name.startswith("seed-")
+                    and re.fullmatch("0|[1-9][0-9]{0,5}", seed)
+                    and self._has_saved_model(folder / variant / run_folder_name)
                 ):
-                    runs.append((variant, int(number)))
+                    runs.append((variant, int(seed)))
         return sorted(runs, key=lambda run: (run[0] != "baseline", run))
 
     def _has_saved_model(self, run_folder: Path) -> bool:
         """Return whether a run folder contains a saved model and no symbolic link out of the runs folder."""
         root = self.folders.root
         return all(
-            (run_folder / name).is_file() and is_inside(run_folder / name, root)
+            (run_folder / name).is_file() and resolves_inside_folder(run_folder / name, root)
             for name in ("config.json", "model.safetensors")
         )
 
     def _build_run_entry(self, experiment_name: str, folder: Path, variant: str, seed: int) -> CatalogEntry:
         """Return a trained model's catalog entry."""
-        run = folder / variant / f"seed-{seed}"
-        experiment = ExperimentReader(self.folders.root, experiment_name).experiment()
+        run_folder = folder / variant / f"seed-{seed}"
+        experiment = ExperimentReader(self.folders.root, experiment_name).read_experiment()
         can_generate = experiment is not None and experiment.spec.target.is_causal
         key, label = f"run/{experiment_name}/{variant}/{seed}", f"{variant}, seed {seed}"
-        return CatalogEntry(key, experiment_name, label, str(run), True, can_generate, self._list_checkpoints(run))
+        checkpoints = self._list_checkpoints(run_folder)
+        return CatalogEntry(key, experiment_name, label, str(run_folder), True, can_generate, checkpoints)
 
     def _list_checkpoints(self, run_folder: Path) -> tuple[tuple[str, str], ...]:
         """Return a run's checkpoints with descriptions, from before to after training."""
         checkpoints = []
         for name in _list_subfolder_names(run_folder):
             step = re.fullmatch("checkpoint-([0-9]{1,12})", name)
-            if step and is_inside(run_folder / name / "model.safetensors", self.folders.root):
+            if step and resolves_inside_folder(run_folder / name / "model.safetensors", self.folders.root):
                 checkpoints.append((int(step[1]), name))
         steps = ((name, f"at step {step:,}") for step, name in sorted(checkpoints))
         return ((INITIAL_CHECKPOINT, "before training"), *steps, (FINAL_CHECKPOINT, "after training"))
 
     def _list_pretrained_entries(self) -> dict[str, CatalogEntry]:
         """Return the pretrained models by key: those named on the command line and those in installed packages."""
-        named = {
+        named_locations = {
             key: CatalogEntry(
                 key, "Pretrained", _derive_model_title(location), location, False, _is_language_model(Path(location))
             )
             for key, location in self._pretrained_locations.items()
         }
-        return named | {
+        return named_locations | {
             f"pretrained/{name}": _build_package_entry(name, can_generate)
-            for name, can_generate in find_weight_packages().items()
+            for name, can_generate in list_packages_with_weights().items()
         }
 
 
@@ -175,27 +176,30 @@ def _list_subfolder_names(folder: Path) -> list[str]:
 
 
 @lru_cache(maxsize=1)
-def find_weight_packages() -> dict[str, bool]:
-    """Find installed packages with weight files, and whether each contains a language model. Nothing is imported."""
+def list_packages_with_weights() -> dict[str, bool]:
+    """Return the installed packages with weights that the catalog offers, and whether each has a language model.
+
+    Nothing is imported.
+    """
     packages = {}
     for package in importlib.metadata.distributions():
         record = package.read_text("RECORD") or ""
         if not any(f"{suffix}," in record for suffix in WEIGHT_FILE_SUFFIXES):
             continue
         files = [line.partition(",")[0] for line in record.splitlines()]
-        places = [Path(str(package.locate_file(file))) for file in files if file.endswith(WEIGHT_FILE_SUFFIXES)]
-        if places and package.metadata["Name"]:
-            packages[package.metadata["Name"]] = any(map(_is_language_model, places))
+        weight_files = [Path(str(package.locate_file(file))) for file in files if file.endswith(WEIGHT_FILE_SUFFIXES)]
+        if weight_files and package.metadata["Name"]:
+            packages[package.metadata["Name"]] = any(map(_is_language_model, weight_files))
     return dict(sorted(packages.items()))
 
 
 def _is_language_model(location: Path) -> bool:
     """Return whether the weights belong to a language model, without opening the weight file."""
-    config = (location if location.is_dir() else location.parent) / "config.json"
-    if location.suffix == ".gguf" or not config.is_file():
+    config_file = (location if location.is_dir() else location.parent) / "config.json"
+    if location.suffix == ".gguf" or not config_file.is_file():
         return location.suffix != ".safetensors"
     try:
-        architectures = json.loads(config.read_text(encoding="utf-8")).get("architectures") or []
+        architectures = json.loads(config_file.read_text(encoding="utf-8")).get("architectures") or []
     except (OSError, ValueError, AttributeError):
         return True
     return any(str(name).endswith(("CausalLM", "LMHeadModel")) for name in architectures)

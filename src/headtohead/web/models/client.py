@@ -16,8 +16,8 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from headtohead.child_process import SINGLE_THREAD_ENVIRONMENT, AsyncChildProcess, ChildExitedError, RequestFailedError
 from headtohead.errors import RequestError
-from headtohead.json_channel import SINGLE_THREAD_ENVIRONMENT, ChildExitedError, RequestChannel, RequestFailedError
 
 MAX_CONCURRENT_REQUESTS = 4
 MAX_QUEUED_REQUESTS = 12
@@ -31,9 +31,9 @@ JsonDict = dict[str, Any]
 class ProcessTimeouts:
     """Time limits for the model process, in seconds."""
 
-    idle: float = 600.0
+    idle_seconds: float = 600.0
     """idle time after which the process exits"""
-    step: float = 60.0
+    step_cpu_seconds: float = 60.0
     """CPU time for one step, such as a token"""
     request_cpu_seconds: float = 180.0
     """CPU time for one request"""
@@ -41,24 +41,24 @@ class ProcessTimeouts:
     """time without a response after which the process is considered dead"""
 
 
-class ModelProcessClient(RequestChannel):
+class ModelProcessClient(AsyncChildProcess):
     """The model process, with a bounded number of active and queued requests."""
 
     def __init__(self, timeouts: ProcessTimeouts | None = None) -> None:
         self.timeouts = timeouts or ProcessTimeouts()
         super().__init__(
             "headtohead.web.models.process",
-            str(self.timeouts.step),
+            str(self.timeouts.step_cpu_seconds),
             str(self.timeouts.request_cpu_seconds),
-            idle_seconds=self.timeouts.idle,
+            idle_seconds=self.timeouts.idle_seconds,
             response_seconds=self.timeouts.unresponsive_seconds,
             environment={**SINGLE_THREAD_ENVIRONMENT, "TOKENIZERS_PARALLELISM": "false"},
         )
         self._concurrency_limit = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
         self._num_queued = 0
 
-    async def ask(self, message: JsonDict) -> AsyncGenerator[JsonDict]:
-        """Yield the answers to a request. Closing the generator cancels the computation."""
+    async def submit(self, message: JsonDict) -> AsyncGenerator[JsonDict]:
+        """Yield the responses to a request. Closing the generator cancels the computation."""
         if self._num_queued >= MAX_QUEUED_REQUESTS:
             raise HTTPException(503, "too many requests to the models at once", {"retry-after": "5"})
         self._num_queued += 1
@@ -67,9 +67,9 @@ class ModelProcessClient(RequestChannel):
         finally:
             self._num_queued -= 1
         try:
-            async with aclosing(self.stream(message)) as answers:
-                async for answer in answers:
-                    yield answer
+            async with aclosing(self.stream_responses(message)) as responses:
+                async for response in responses:
+                    yield response
         except RequestFailedError as error:
             raise RequestError(str(error)) from None
         except ChildExitedError:
@@ -77,15 +77,15 @@ class ModelProcessClient(RequestChannel):
         finally:
             self._concurrency_limit.release()
 
-    async def answer(self, request: Request, message: JsonDict) -> JsonDict:
-        """Return the only answer to a request, unless the client disconnects first."""
-        async with aclosing(self.ask(message)) as answers:
-            return await await_unless_disconnected(request, anext(answers))
+    async def call(self, request: Request, message: JsonDict) -> JsonDict:
+        """Return the only response to a request, unless the client disconnects first."""
+        async with aclosing(self.submit(message)) as responses:
+            return await await_model_response(request, anext(responses))
 
 
-async def await_unless_disconnected(request: Request, awaitable: Any) -> JsonDict:
-    """Await a result, cancelling the computation if the client disconnects first."""
-    task = asyncio.ensure_future(awaitable)
+async def await_model_response(request: Request, response: Any) -> JsonDict:
+    """Await a response of the model process, but cancel the computation if the browser disconnects first."""
+    task = asyncio.ensure_future(response)
     try:
         while True:
             await asyncio.wait({task}, timeout=DISCONNECT_POLL_SECONDS)

@@ -22,8 +22,8 @@ from queue import SimpleQueue
 from types import FrameType
 from typing import Any
 
+from headtohead.child_process import ParentChannel
 from headtohead.errors import HeadToHeadError
-from headtohead.json_channel import ParentChannel
 
 NICENESS = 5
 """below training, above the render worker"""
@@ -43,7 +43,7 @@ class ComputeLimitError(Exception):
 class ActiveRequest:
     """A request in progress."""
 
-    number: int
+    request_id: int
     responses: Iterator[JsonDict]
     cpu_seconds: float = 0.0
 
@@ -61,63 +61,68 @@ class RequestScheduler:
     ) -> None:
         self.handle_request, self.send_response = handle_request, send_response
         self.step_limit_seconds, self.request_limit_seconds = step_limit_seconds, request_limit_seconds
-        self.inbox: SimpleQueue[JsonDict] = SimpleQueue()
+        self.incoming_requests: SimpleQueue[JsonDict] = SimpleQueue()
         self.active_requests: deque[ActiveRequest] = deque()
-        self.cancelled_ids: set[int] = set()
-        self.current_id: int | None = None
+        self.cancelled_request_ids: set[int] = set()
+        self.current_request_id: int | None = None
 
     def run(self) -> None:
         """Process requests in turn, one response at a time, so that a long request does not block the others."""
         while True:
-            while not self.active_requests or not self.inbox.empty():
-                message = self.inbox.get()
+            while not self.active_requests or not self.incoming_requests.empty():
+                message = self.incoming_requests.get()
                 self.active_requests.append(ActiveRequest(message["request"], self.handle_request(message)))
             self._advance_request(self.active_requests.popleft())
 
-    def stop(self, request_id: int) -> None:
+    def cancel_request(self, request_id: int) -> None:
         """Cancel a request. Called from the listener thread."""
-        self.cancelled_ids.add(request_id)
-        if self.current_id == request_id:
+        self.cancelled_request_ids.add(request_id)
+        if self.current_request_id == request_id:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
     def on_cancel_signal(self, *_: object) -> None:
         """Raise an exception inside the running request if it has been cancelled."""
-        if self.current_id is not None and self.current_id in self.cancelled_ids:
+        if self.current_request_id is not None and self.current_request_id in self.cancelled_request_ids:
             raise RequestCancelledError
 
     def on_cpu_timer(self, signal_number: int, frame: FrameType | None) -> None:
-        if self.current_id is not None:
+        """Raise an exception inside the running request: its step has exceeded the CPU-time limit."""
+        if self.current_request_id is not None:
             raise ComputeLimitError
 
     def _advance_request(self, request: ActiveRequest) -> None:
         """Compute and send a request's next response; queue the request again unless it is complete."""
         try:
-            response = None if request.number in self.cancelled_ids else self._step(request)
+            response = (
+                None if request.request_id in self.cancelled_request_ids else self._compute_next_response(request)
+            )
         except RequestCancelledError:
             response = None
         except Exception as error:  # noqa: BLE001  # an error must affect only its own request
-            self.send_response({"request": request.number, "event": "failed", "message": _format_error(error)})
+            self.send_response(
+                {"request": request.request_id, "event": "failed", "message": _format_request_error(error)}
+            )
             return
-        if request.number in self.cancelled_ids:
-            self.cancelled_ids.discard(request.number)
+        if request.request_id in self.cancelled_request_ids:
+            self.cancelled_request_ids.discard(request.request_id)
             _close_responses(request.responses)
         elif response is None:
-            self.send_response({"request": request.number, "event": "done"})
+            self.send_response({"request": request.request_id, "event": "done"})
         else:
-            self.send_response({**response, "request": request.number})
+            self.send_response({**response, "request": request.request_id})
             self.active_requests.append(request)
 
-    def _step(self, request: ActiveRequest) -> JsonDict | None:
+    def _compute_next_response(self, request: ActiveRequest) -> JsonDict | None:
         """Compute the next response within the CPU-time limits; return None once there are no more."""
         start = time.process_time()
         signal.setitimer(
             signal.ITIMER_PROF, self.step_limit_seconds, 1.0
         )  # repeats in case the first exception is lost
-        self.current_id = request.number
+        self.current_request_id = request.request_id
         try:
             response = next(request.responses, None)
         finally:
-            self.current_id = None
+            self.current_request_id = None
             signal.setitimer(signal.ITIMER_PROF, 0)
         request.cpu_seconds += time.process_time() - start
         if response is not None and request.cpu_seconds > self.request_limit_seconds:
@@ -126,7 +131,8 @@ class RequestScheduler:
         return response
 
 
-def _format_error(error: Exception) -> str:
+def _format_request_error(error: Exception) -> str:
+    """Return the message that the browser shows for a failed request."""
     if isinstance(error, ComputeLimitError):
         return COMPUTE_LIMIT_MESSAGE
     return str(error) if isinstance(error, HeadToHeadError) else f"the model failed: {type(error).__name__}: {error}"
@@ -146,7 +152,7 @@ def main(step_limit_seconds: float, request_limit_seconds: float) -> None:
     import torch
 
     torch.set_num_threads(1)
-    from headtohead.web.models.requests import dispatch_request
+    from headtohead.web.models.request_handlers import dispatch_request
 
     scheduler = RequestScheduler(
         dispatch_request,
@@ -157,7 +163,11 @@ def main(step_limit_seconds: float, request_limit_seconds: float) -> None:
     signal.signal(signal.SIGUSR1, scheduler.on_cancel_signal)
     signal.signal(signal.SIGPROF, scheduler.on_cpu_timer)
     channel.listen(
-        lambda message: scheduler.stop(message["cancel"]) if "cancel" in message else scheduler.inbox.put(message)
+        lambda message: (
+            scheduler.cancel_request(message["cancel"])
+            if "cancel" in message
+            else scheduler.incoming_requests.put(message)
+        )
     )
     scheduler.run()
 

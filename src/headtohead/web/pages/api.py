@@ -46,7 +46,7 @@ class ExperimentRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
     recipe: str = Field(max_length=200, description="recipe, or experiment file in the server's folder")
     settings: dict[Annotated[str, Field(max_length=200)], Annotated[str, Field(max_length=1500)]] = Field(
-        default={}, max_length=100, description="values by setting, in TOML syntax: training.steps: 200"
+        default={}, max_length=100, description="values by setting, in TOML syntax: training.budget: 200 steps"
     )
     data: str | None = Field(default=None, max_length=500, description="replaces the corpus")
     quick: bool = False
@@ -86,34 +86,34 @@ def list_experiments(context: AppContextDep) -> list[dict[str, Any]]:
 @router.get("/experiments/{name}")
 def get_experiment(name: ExperimentName, context: AppContextDep) -> dict[str, Any]:
     """Return the state of an experiment: trials, curves, verdicts and audits."""
-    reader, live = experiments.read_experiment_state(context, name)
-    findings = reader.findings()
-    state: dict[str, Any] = _replace_non_finite(
+    reader, state = experiments.read_experiment_state(context, name)
+    findings = reader.read_findings()
+    response: dict[str, Any] = _replace_non_finite_numbers(
         {
-            **asdict(live),
-            "summary": live.summary,
-            "settings": experiments.list_changed_settings(reader.experiment()),
+            **asdict(state),
+            "summary": state.summary,
+            "settings": experiments.list_changed_settings(reader.read_experiment()),
             "warnings": [warning.to_json() for warning in findings.warnings[:MAX_SHOWN_ROWS]],
             "verdicts": [verdict.to_dict() for verdict in findings.verdicts[:MAX_SHOWN_ROWS]],
-            "audits": {name: [audit.to_dict() for audit in audits] for name, audits in reader.audits().items()},
+            "audits": {name: [audit.to_dict() for audit in audits] for name, audits in reader.read_audits().items()},
         }
     )
-    return state
+    return response
 
 
-def _replace_non_finite(value: Any) -> Any:
-    """Replace NaN and infinity, which JSON cannot represent, with null."""
+def _replace_non_finite_numbers(value: Any) -> Any:
+    """Replace NaN and infinity in a response of the API with null, because JSON cannot represent them."""
     if isinstance(value, dict):
-        return {key: _replace_non_finite(item) for key, item in value.items()}
+        return {key: _replace_non_finite_numbers(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_replace_non_finite(item) for item in value]
+        return [_replace_non_finite_numbers(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @router.get("/recipes")
 def list_recipes(context: AppContextDep) -> dict[str, dict[str, Any]]:
     """Return the recipes and experiment files that can be started."""
-    return forms.list_recipes(context.files)
+    return forms.list_recipes(context.experiment_files_folder)
 
 
 @router.post("/estimates")
@@ -126,15 +126,16 @@ async def estimate_cost(body: ExperimentRequest, context: AppContextDep) -> dict
 async def start_experiment(body: NewExperimentRequest, context: AppContextDep) -> ActionResult:
     """Start an experiment."""
     return ActionResult(
-        name=await run_in_threadpool(start.start_experiment, context, body.to_training_request(body.name)),
+        name=await run_in_threadpool(start.start_requested_experiment, context, body.to_training_request(body.name)),
         action="started",
     )
 
 
 @router.post("/experiments/{name}/stop")
 def stop_experiment(name: ExperimentName, context: AppContextDep) -> ActionResult:
-    """Stop an experiment. Completed work is kept."""
-    training_process.stop(context.folders.root, experiments.validate_experiment_name(context, name))
+    """Stop an experiment. Its finished trials and checkpoints remain."""
+    experiments.check_experiment_in_url(context, name)
+    training_process.stop_training_process(context.experiment_folders.root, name)
     return ActionResult(name=name, action="stopping")
 
 
@@ -148,5 +149,5 @@ def resume_experiment(name: ExperimentName, context: AppContextDep) -> ActionRes
 @router.post("/experiments/{name}/seeds")
 def add_seeds(name: ExperimentName, body: AddSeedsRequest, context: AppContextDep) -> ActionResult:
     """Train additional seeds for every variant."""
-    seeds = experiments.train_additional_seeds(context, name, body.num_seeds)
-    return ActionResult(name=name, action=f"training up to {seeds} seeds")
+    num_seeds = experiments.train_additional_seeds(context, name, body.num_seeds)
+    return ActionResult(name=name, action=f"training up to {num_seeds} seeds")

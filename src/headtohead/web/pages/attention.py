@@ -39,7 +39,7 @@ class AttentionRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     model: ModelKey
-    compare_to: ModelKey | None = Field(default=None, description="second model, shown beside the first")
+    compare_to: ModelKey | None = Field(default=None, description="second model, shown next to the first")
     checkpoint: UnicodeText = Field(
         default=FINAL_CHECKPOINT, max_length=64, description="of a run: before, after, or the name of a checkpoint"
     )
@@ -52,7 +52,7 @@ def show_attention_page(request: Request, context: AppContextDep, model: str = "
     response = render_page(
         request,
         "attention_form.html",
-        groups=context.catalog.list_by_group(),
+        groups=context.model_catalog.list_models_by_group(),
         chosen=model,
         text=text[:MAX_TEXT_LENGTH] or EXAMPLE_TEXT,
         longest=MAX_TEXT_LENGTH,
@@ -65,11 +65,11 @@ def show_attention_page(request: Request, context: AppContextDep, model: str = "
 @api_router.get("/models")
 def list_models(context: AppContextDep) -> list[dict[str, Any]]:
     """Return all models."""
-    return [describe_model(entry) for group in context.catalog.list_by_group().values() for entry in group]
+    return [describe_model(entry) for group in context.model_catalog.list_models_by_group().values() for entry in group]
 
 
 def describe_model(entry: CatalogEntry) -> dict[str, Any]:
-    """Return the public fields of a catalog entry for the attention page."""
+    """Return the public fields of a catalog entry, for the API's list of models."""
     return {
         "key": entry.key,
         "name": entry.name,
@@ -81,16 +81,16 @@ def describe_model(entry: CatalogEntry) -> dict[str, Any]:
 @api_router.post("/attention")
 async def compute_attention(request: Request, body: AttentionRequest, context: AppContextDep) -> dict[str, Any]:
     """Return a model's attention on a text as data (`analysis`) and as `html`."""
-    message = await run_in_threadpool(_build_model_request, context.catalog, body)
-    response = await context.models.answer(request, message)
+    message = await run_in_threadpool(_build_model_request, context.model_catalog, body)
+    response = await context.model_process.call(request, message)
     return {"html": response["html"], "analysis": response["analysis"]}
 
 
 def _build_model_request(catalog: ModelCatalog, body: AttentionRequest) -> dict[str, Any]:
     """Return the model-process request. If the second model lacks the checkpoint, its final weights are used."""
-    models = [catalog.find(body.model).to_load_request(body.checkpoint)]
+    models = [catalog.find_model(body.model).to_load_request(body.checkpoint)]
     if body.compare_to:
-        other = catalog.find(body.compare_to)
-        has_checkpoint = body.checkpoint in dict(other.checkpoints)
-        models.append(other.to_load_request(body.checkpoint if has_checkpoint else FINAL_CHECKPOINT))
+        second_model = catalog.find_model(body.compare_to)
+        has_checkpoint = body.checkpoint in dict(second_model.checkpoints)
+        models.append(second_model.to_load_request(body.checkpoint if has_checkpoint else FINAL_CHECKPOINT))
     return {"action": "attention", "models": models, "text": body.text}

@@ -27,7 +27,7 @@ from headtohead.web.site import AppContext, AppContextDep, render_page
 
 router = APIRouter(include_in_schema=False)
 COMPARED_FIELDS = {"task", "primary", "equivalence_margin", "seeds", "data", "model", "training", "teacher"}
-FREE_SETTINGS = ("seeds", "variants.", "data.source")
+ALLOWED_DIFFERENCES = ("seeds", "variants.", "data.source")
 """settings that may differ between experiments with the same baseline; data are compared by content"""
 
 
@@ -37,7 +37,9 @@ class ComparedExperiment:
 
     name: str
     live: ExperimentState
+    """the current state; the page's template shares this name with that of a single experiment"""
     judged: JsonDict
+    """the verdicts that are shown"""
     findings: Findings
     experiment: Experiment | None
     curves: JsonDict
@@ -72,17 +74,24 @@ async def show_comparison(
 
 async def _read_compared_experiment(context: AppContext, name: str, chart_suffix: str) -> ComparedExperiment:
     """Return an experiment with its rendered learning curves."""
-    reader, live = await run_in_threadpool(read_experiment_state, context, name)
+    reader, state = await run_in_threadpool(read_experiment_state, context, name)
     curves: JsonDict = {}
-    if live.curves:
-        findings = {"metric": live.metric, "curves": downsample_curves(live.curves)}
-        render_request = {"action": "curves", "findings": findings, "suffix": chart_suffix}
-        curves = await context.watchers.render_worker.ask(render_request)
-    return ComparedExperiment(name, live, reader.judged(live), reader.findings(), reader.experiment(), curves)
+    if state.curves:
+        curve_findings = {"metric": state.metric, "curves": downsample_curves(state.curves)}
+        render_request = {"action": "curves", "findings": curve_findings, "suffix": chart_suffix}
+        curves = await context.watchers.render_worker.call(render_request)
+    return ComparedExperiment(
+        name,
+        live=state,
+        judged=reader.read_shown_verdicts(state),
+        findings=reader.read_findings(),
+        experiment=reader.read_experiment(),
+        curves=curves,
+    )
 
 
-def _list_settings(experiment: Experiment | None) -> JsonDict:
-    """Return the settings by dotted name, with one entry for all of a variant's changes."""
+def _flatten_experiment_settings(experiment: Experiment | None) -> JsonDict:
+    """Return an experiment's compared settings by dotted name, with one entry for all changes of a variant."""
     if experiment is None:
         return {}
     settings = flatten_settings(experiment.model_dump(mode="json", include=COMPARED_FIELDS))
@@ -91,18 +100,20 @@ def _list_settings(experiment: Experiment | None) -> JsonDict:
 
 def _find_different_settings(first: ComparedExperiment, second: ComparedExperiment) -> dict[str, tuple[str, str]]:
     """Return the settings in which two experiments differ, with both values as text."""
-    settings, other_settings = _list_settings(first.experiment), _list_settings(second.experiment)
+    first_settings = _flatten_experiment_settings(first.experiment)
+    second_settings = _flatten_experiment_settings(second.experiment)
     return {
         key: (
-            number_format.format_setting(settings.get(key)),
-            number_format.format_setting(other_settings.get(key)),
+            number_format.format_setting(first_settings.get(key)),
+            number_format.format_setting(second_settings.get(key)),
         )
-        for key in dict.fromkeys([*settings, *other_settings])
-        if settings.get(key) != other_settings.get(key)
+        for key in dict.fromkeys([*first_settings, *second_settings])
+        if first_settings.get(key) != second_settings.get(key)
     }
 
 
 def build_differences_table(first: ComparedExperiment, second: ComparedExperiment) -> Table:
+    """Return the table of settings that differ between two experiments, for their comparison page."""
     columns = make_text_columns("setting", first=first.name, second=second.name)
     rows = [[key, *values] for key, values in _find_different_settings(first, second).items()]
     caption = "All other settings are equal."
@@ -110,10 +121,10 @@ def build_differences_table(first: ComparedExperiment, second: ComparedExperimen
 
 
 def list_incomparabilities(first: ComparedExperiment, second: ComparedExperiment) -> list[str]:
-    """Return why two experiments' scores cannot be compared; empty if data, metric and baseline are the same."""
+    """Return the reasons why the scores of two experiments cannot be compared: different data, metric or baseline."""
     if first.experiment is None or second.experiment is None:
         return ["settings that cannot be read"]
     reasons = [] if first.corpus_digest == second.corpus_digest != "" else ["the data"]
     if first.experiment.quick != second.experiment.quick:
         reasons.append("a quick look")
-    return reasons + [key for key in _find_different_settings(first, second) if not key.startswith(FREE_SETTINGS)]
+    return reasons + [key for key in _find_different_settings(first, second) if not key.startswith(ALLOWED_DIFFERENCES)]

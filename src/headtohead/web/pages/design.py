@@ -78,8 +78,8 @@ class DesignRequest(BaseModel):
             raise ValueError(f"{len(self.values)} values for {len(self.keys)} keys; give one value per key")
         return self
 
-    def to_arguments(self) -> dict[str, Any]:
-        """Return the arguments shared by all solvers."""
+    def to_solver_arguments(self) -> dict[str, Any]:
+        """Return the request of the page as arguments that all solvers in `headtohead.key_design` take."""
         return {
             "keys": [list(key) for key in self.keys],
             "values": None if self.values is None else [[value] for value in self.values],
@@ -109,29 +109,29 @@ def show_design_page(request: Request) -> HTMLResponse:
 @api_router.post("/select")
 def design_select(body: SelectRequest) -> dict[str, Any]:
     """Return a query that selects one key, or the best query and a proof that no query does."""
-    return _compute_design("select", body, key_index=body.key)
+    return _solve_design_request("select", body, key_index=body.key)
 
 
 @api_router.post("/average")
 def design_average(body: AverageRequest) -> dict[str, Any]:
     """Return a query that weights the chosen keys equally, or the best query and a proof that no query does."""
-    return _compute_design("average", body, indices=body.indices)
+    return _solve_design_request("average", body, indices=body.indices)
 
 
 @api_router.post("/identity")
 def design_identity(body: DesignRequest) -> dict[str, Any]:
     """Return, for each key, a query that selects it."""
-    return _compute_design("identity", body)
+    return _solve_design_request("identity", body)
 
 
-def _compute_design(operation: str, body: DesignRequest, **options: Any) -> dict[str, Any]:
+def _solve_design_request(operation: str, body: DesignRequest, **options: Any) -> dict[str, Any]:
     """Return the solution as plain data, with a heading and a summary."""
-    from headtohead.key_design import solve  # imports numpy and scipy, which the server does not need to start
+    from headtohead.key_design import query_design  # imports numpy and scipy, which the server does not need to start
 
     solvers: dict[str, Callable[..., DesignResult]] = {
-        "select": solve.find_selecting_query,
-        "average": solve.find_averaging_query,
-        "identity": solve.find_identity_queries,
+        "select": query_design.find_selecting_query,
+        "average": query_design.find_averaging_query,
+        "identity": query_design.find_identity_queries,
     }
-    solution = solvers[operation](**body.to_arguments(), **options).to_dict()
+    solution = solvers[operation](**body.to_solver_arguments(), **options).to_dict()
     return {**solution, "heading": summary.format_heading(solution), "facts": summary.build_summary(solution)}

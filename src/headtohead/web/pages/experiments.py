@@ -9,14 +9,13 @@ from contextlib import aclosing
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Depends, Header, HTTPException, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
 from headtohead import safe_open
 from headtohead.config.experiment import BASELINE, Experiment
-from headtohead.distillation.tables import build_headline_verdicts
+from headtohead.distillation.tables import build_rouge_verdict_cards
 from headtohead.errors import RequestError
 from headtohead.experiment import findings_view
 from headtohead.experiment.findings_view import get_baseline_setting
@@ -24,51 +23,57 @@ from headtohead.presentation import number_format
 from headtohead.presentation.renderers.html import TEMPLATES_FOLDER
 from headtohead.report.context import ReportContext
 from headtohead.report.documents import render_pdf_document
-from headtohead.versus.comparison import is_comparison
+from headtohead.versus.comparison_folder import is_comparison_folder
 from headtohead.web import training_process
 from headtohead.web.experiment_folders import NameNotFoundError, find_readable_file
 from headtohead.web.live.experiment_state import MAX_SHOWN_ROWS, ExperimentReader, ExperimentState
 from headtohead.web.request_guard import CONTENT_SECURITY_POLICY
-from headtohead.web.site import AppContext, AppContextDep, build_url_path, render_page
+from headtohead.web.site import AppContext, AppContextDep, build_url_path, parse_form_body, render_page
 
 router = APIRouter(include_in_schema=False)
 MAX_ADDITIONAL_SEEDS = 100
-MAX_FORM_FIELDS = 200
 MAX_LISTED_VERDICTS = 50
 """verdicts of an experiment in the list of experiments"""
 
 
-def validate_experiment_name(context: AppContext, name: str) -> str:
-    """Return the name if such an experiment exists or was started by a server."""
-    if name not in context.folders.experiments() and name not in training_process.list_started_names(
-        context.folders.root
+def check_experiment_in_url(context: AppContext, name: str) -> str:
+    """Return the experiment name in the URL of a page or API request.
+
+    Raise NameNotFoundError, which becomes status 404, unless the experiment exists or was started by a server.
+    """
+    experiment_names = context.experiment_folders.list_experiments()
+    if name not in experiment_names and name not in training_process.list_names_started_by_server(
+        context.experiment_folders.root
     ):
         raise NameNotFoundError("no such experiment")
     return name
 
 
 def read_experiment_state(context: AppContext, name: str) -> tuple[ExperimentReader, ExperimentState]:
-    reader = ExperimentReader(context.folders.root, validate_experiment_name(context, name))
-    return reader, reader.read()
+    """Return the reader and the current state of the experiment in a URL."""
+    reader = ExperimentReader(context.experiment_folders.root, check_experiment_in_url(context, name))
+    return reader, reader.read_state()
 
 
 def list_experiment_summaries(context: AppContext) -> list[dict[str, Any]]:
     """Return a summary of every experiment, active ones first."""
-    names = dict.fromkeys([*context.folders.experiments(), *training_process.list_started_names(context.folders.root)])
+    root = context.experiment_folders.root
+    started_names = training_process.list_names_started_by_server(root)
+    names = dict.fromkeys([*context.experiment_folders.list_experiments(), *started_names])
     rows = []
     for name in names:
-        reader = ExperimentReader(context.folders.root, name)
-        live = reader.read(with_metrics=False)
-        findings = reader.findings()
-        verdicts = build_headline_verdicts(findings) or findings.verdicts
+        reader = ExperimentReader(root, name)
+        state = reader.read_state(with_metrics=False)
+        findings = reader.read_findings()
+        verdicts = build_rouge_verdict_cards(findings) or findings.verdicts
         rows.append(
             {
                 "name": name,
-                "question": live.question,
-                "state": live.state,
-                "finished": live.finished,
-                "trials": len(live.trials),
-                "quick": live.quick,
+                "question": state.question,
+                "state": state.state,
+                "finished": state.finished,
+                "trials": len(state.trials),
+                "quick": state.quick,
                 "verdicts": [
                     {"variant": verdict.variant, "outcome": verdict.outcome}
                     for verdict in verdicts[:MAX_LISTED_VERDICTS]
@@ -97,26 +102,26 @@ def list_changed_settings(experiment: Experiment | None) -> list[dict[str, str]]
 @router.get("/")
 def show_experiment_list(request: Request, context: AppContextDep) -> HTMLResponse:
     return render_page(
-        request, "experiments.html", rows=list_experiment_summaries(context), place=context.folders.root.name
+        request, "experiments.html", rows=list_experiment_summaries(context), place=context.experiment_folders.root.name
     )
 
 
 @router.get("/experiments/{name}")
 def show_experiment(request: Request, name: str, context: AppContextDep) -> HTMLResponse:
     """Show an experiment's live state, verdicts, settings and audits."""
-    reader, live = read_experiment_state(context, name)
-    versus = reader.findings().versus
+    reader, state = read_experiment_state(context, name)
+    versus = reader.read_findings().versus
     return render_page(
         request,
         "experiment.html",
         observations=versus.observations[:MAX_SHOWN_ROWS] if versus else None,
         name=name,
-        live=live,
-        judged=reader.judged(live),
-        settings=list_changed_settings(reader.experiment()),
-        audits=reader.audits(),
+        live=state,
+        judged=reader.read_shown_verdicts(state),
+        settings=list_changed_settings(reader.read_experiment()),
+        audits=reader.read_audits(),
         report=find_readable_file(reader.folder, "report.html") is not None,
-        seeds=max((trial.seed + 1 for trial in live.trials), default=0),
+        seeds=max((trial.seed + 1 for trial in state.trials), default=0),
         baseline=BASELINE,
     )
 
@@ -126,12 +131,12 @@ async def stream_experiment_events(
     name: str, context: AppContextDep, last_event_id: Annotated[str, Header()] = ""
 ) -> StreamingResponse:
     """Stream page regions as server-sent events whenever they change."""
-    validate_experiment_name(context, name)
+    check_experiment_in_url(context, name)
     return StreamingResponse(_stream_events(context, name, last_event_id), media_type="text/event-stream")
 
 
 async def _stream_events(context: AppContext, name: str, last_event_id: str) -> AsyncIterator[bytes]:
-    async with aclosing(context.watchers.get_watcher(name).events(last_event_id)) as events:
+    async with aclosing(context.watchers.get_watcher(name).stream_events(last_event_id)) as events:
         async for event in events:
             yield event
 
@@ -139,7 +144,7 @@ async def _stream_events(context: AppContext, name: str, last_event_id: str) -> 
 @router.get("/experiments/{name}/report")
 def show_report(request: Request, name: str, context: AppContextDep) -> Response:
     """Show the report in a sandboxed frame, so that a redirect in an untrusted report cannot leave this page."""
-    if find_readable_file(context.folders.find(name), "report.html") is None:
+    if find_readable_file(context.experiment_folders.find_experiment(name), "report.html") is None:
         raise HTTPException(404, "this experiment has no report yet")
     response = render_page(request, "report.html", name=name)
     response.headers["content-security-policy"] = f"{CONTENT_SECURITY_POLICY}; frame-src 'self'"
@@ -149,12 +154,12 @@ def show_report(request: Request, name: str, context: AppContextDep) -> Response
 @router.get("/experiments/{name}/report/content")
 def serve_report(name: str, context: AppContextDep, sec_fetch_dest: Annotated[str, Header()] = "iframe") -> Response:
     """Serve the report. The file is untrusted: it is sandboxed, and only this package's own scripts may run."""
-    path = find_readable_file(context.folders.find(name), "report.html")
+    path = find_readable_file(context.experiment_folders.find_experiment(name), "report.html")
     if path is None:
         raise HTTPException(404, "this experiment has no report yet")
     if sec_fetch_dest != "iframe":  # outside the frame, a redirect in the file would be followed
         return RedirectResponse(build_url_path("experiments", name, "report"), status_code=303)
-    scripts = (TEMPLATES_FOLDER / name for name in ("report.js", "attention.js"))
+    scripts = (TEMPLATES_FOLDER / file_name for file_name in ("report.js", "attention.js"))
     script_hashes = " ".join(f"'sha256-{_compute_sha256_base64(script)}'" for script in scripts)
     policy = (
         f"sandbox allow-scripts; default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
@@ -167,7 +172,7 @@ def serve_report(name: str, context: AppContextDep, sec_fetch_dest: Annotated[st
 @router.get("/experiments/{name}/report.pdf")
 def download_pdf(name: str, context: AppContextDep) -> Response:
     """Render the report as a PDF. Nothing is written to the experiment's folder."""
-    folder = context.folders.find(name)
+    folder = context.experiment_folders.find_experiment(name)
     if find_readable_file(folder, "findings.json") is None:
         raise HTTPException(404, "this experiment has no findings yet")
     pdf = render_pdf_document(ReportContext(findings_view.read_findings(folder), folder))
@@ -179,25 +184,14 @@ def _compute_sha256_base64(path: Path) -> str:
     return base64.b64encode(hashlib.sha256(path.read_bytes()).digest()).decode()
 
 
-async def parse_form(request: Request) -> dict[str, str]:
-    """Return a submitted form's fields."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind not in ("application/x-www-form-urlencoded", ""):
-        raise HTTPException(415, "forms must be sent as application/x-www-form-urlencoded")
-    try:
-        text = (await request.body()).decode()
-        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FORM_FIELDS))
-    except (UnicodeDecodeError, ValueError):
-        raise HTTPException(400, "malformed form") from None
-
-
 def redirect_to_experiment(name: str) -> RedirectResponse:
+    """Redirect the browser to an experiment's page after a form was submitted."""
     return RedirectResponse(build_url_path("experiments", name), status_code=303)
 
 
 @router.post("/experiments/{name}/stop")
 def stop_experiment(name: str, context: AppContextDep) -> RedirectResponse:
-    training_process.stop(context.folders.root, validate_experiment_name(context, name))
+    training_process.stop_training_process(context.experiment_folders.root, check_experiment_in_url(context, name))
     return redirect_to_experiment(name)
 
 
@@ -209,7 +203,7 @@ def resume_experiment(name: str, context: AppContextDep) -> RedirectResponse:
 
 @router.post("/experiments/{name}/seeds")
 def add_seeds(
-    name: str, context: AppContextDep, form_data: Annotated[dict[str, str], Depends(parse_form)]
+    name: str, context: AppContextDep, form_data: Annotated[dict[str, str], Depends(parse_form_body)]
 ) -> RedirectResponse:
     """Train additional seeds of an experiment."""
     num_seeds = form_data.get("num_seeds", "").strip()
@@ -220,18 +214,18 @@ def add_seeds(
 
 
 def resume_training(context: AppContext, name: str, num_seeds: int | None = None) -> None:
-    """Resume training an experiment. The server never runs the commands of a command comparison."""
-    if is_comparison(context.folders.find(name)):
+    """Resume an experiment, as its page and the API can request. The server never runs a comparison's commands."""
+    if is_comparison_folder(context.experiment_folders.find_experiment(name)):
         raise RequestError(f"{name} compares commands; continue it in a terminal with h2h versus --resume")
-    training_process.resume(context.folders.root, name, num_seeds)
+    training_process.resume_training_process(context.experiment_folders.root, name, num_seeds)
 
 
 def train_additional_seeds(context: AppContext, name: str, num_additional_seeds: int) -> int:
-    """Start training additional seeds for every variant and return the total number of seeds."""
-    context.folders.find(name)
+    """Start training additional seeds, as the experiment's page and the API can request; return the new total."""
+    context.experiment_folders.find_experiment(name)
     if not 1 <= num_additional_seeds <= MAX_ADDITIONAL_SEEDS:
         raise RequestError(f"num_seeds: must be between 1 and {MAX_ADDITIONAL_SEEDS}, got {num_additional_seeds}")
-    _, live = read_experiment_state(context, name)
-    seeds = 1 + max((trial.seed for trial in live.trials), default=-1) + num_additional_seeds
-    resume_training(context, name, seeds)
-    return seeds
+    _, state = read_experiment_state(context, name)
+    num_seeds = 1 + max((trial.seed for trial in state.trials), default=-1) + num_additional_seeds
+    resume_training(context, name, num_seeds)
+    return num_seeds

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 from headtohead.errors import RequestError
 from headtohead.web.models.catalog import FINAL_CHECKPOINT, ModelCatalog
-from headtohead.web.models.client import await_unless_disconnected
+from headtohead.web.models.client import await_model_response
 from headtohead.web.pages.api import router as common
 from headtohead.web.pages.attention import ModelKey, UnicodeText
 from headtohead.web.site import AppContextDep, render_page
@@ -79,7 +79,7 @@ def show_playground_page(request: Request, context: AppContextDep, model: str = 
     return render_page(
         request,
         "playground.html",
-        groups=context.catalog.list_by_group(generative_only=True),
+        groups=context.model_catalog.list_models_by_group(generative_only=True),
         chosen=model,
         strategies=STRATEGY_OPTIONS,
         checked=DEFAULT_STRATEGIES,
@@ -97,9 +97,9 @@ async def predict_next_token(request: Request, body: NextTokenRequest, context: 
 
     The remaining tokens are summarized by the log of their total weight at each of the `temperatures`.
     """
-    model = await run_in_threadpool(_get_generative_model, context.catalog, body.model)
+    model = await run_in_threadpool(_get_generative_model, context.model_catalog, body.model)
     message = {"action": "next", **body.model_dump(), "model": model}
-    response = await context.models.answer(request, message)
+    response = await context.model_process.call(request, message)
     return {key: value for key, value in response.items() if key != "event"}
 
 
@@ -108,28 +108,32 @@ async def generate_texts(request: Request, body: GenerationRequest, context: App
     """Stream one JSON line per token. Generation stops when the client disconnects."""
     if len(set(body.models)) < len(body.models):
         raise RequestError("models: duplicate model")
-    models = [await run_in_threadpool(_get_generative_model, context.catalog, key) for key in body.models]
-    responses = context.models.ask({"action": "generate", **body.model_dump(), "models": models})
+    models = [await run_in_threadpool(_get_generative_model, context.model_catalog, key) for key in body.models]
+    responses = context.model_process.submit({"action": "generate", **body.model_dump(), "models": models})
     try:
         # Errors in the request must be raised before the response starts.
-        first = await await_unless_disconnected(request, anext(responses))
+        first_response = await await_model_response(request, anext(responses))
     except BaseException:
         await responses.aclose()
         raise
-    return StreamingResponse(_stream_json_lines(first, responses), media_type="application/x-ndjson")
+    return StreamingResponse(_stream_generation_events(first_response, responses), media_type="application/x-ndjson")
 
 
 def _get_generative_model(catalog: ModelCatalog, key: str) -> dict[str, Any]:
-    entry = catalog.find(key)
+    """Return the load request for a model, or raise RequestError if it cannot generate text."""
+    entry = catalog.find_model(key)
     if not entry.can_generate:
         raise RequestError(f"{entry.name} is not a language model")
     return entry.to_load_request(FINAL_CHECKPOINT)
 
 
-async def _stream_json_lines(
+async def _stream_generation_events(
     first_response: dict[str, Any], responses: AsyncGenerator[dict[str, Any]]
 ) -> AsyncIterator[bytes]:
-    """Yield the responses as JSON lines, with a final line that reports success or failure."""
+    """Yield the tokens that the playground's models generate as JSON lines.
+
+    A final line reports success or failure.
+    """
     async with aclosing(responses):
         try:
             yield _encode_json_line(first_response)

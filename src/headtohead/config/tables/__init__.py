@@ -1,0 +1,1 @@
+"""The tables of an experiment file as pydantic models."""

@@ -1,0 +1,1 @@
+"""Corpus tokenizers, and limits on untrusted ones."""

@@ -1,0 +1,1 @@
+"""Exchange of models with other libraries: import of transformers checkpoints, and export of runs."""

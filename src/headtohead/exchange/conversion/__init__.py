@@ -1,0 +1,1 @@
+"""Conversion of models in memory, between transformers models and transformers of parts."""

@@ -1,0 +1,1 @@
+"""The Python API for whole experiments: define one, run it, and read its results."""

@@ -1,0 +1,1 @@
+"""Verify experiments: recompute the reported numbers from the saved runs, or retrain the runs."""

@@ -1,0 +1,1 @@
+"""Losses computed from hidden states in chunks, without all logits: cross entropy, and distillation from a teacher."""

@@ -1,0 +1,1 @@
+"""One optimizer step: the gradients of a batch, loss scaling, the Hessian estimate, and the scheduled optimizer."""

@@ -1,0 +1,1 @@
+"""Findings of a comparison: verdicts, warnings, observations and the noise of a command."""

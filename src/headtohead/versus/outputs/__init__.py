@@ -1,0 +1,1 @@
+"""What runs leave behind: their output, files with metrics, and scores per example."""
