@@ -19,10 +19,10 @@ export OPENBLAS_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types pytest slow docs coverage format calibration bench faults fuzz hostile clean
+.PHONY: help demo test lint types pytest slow docs coverage format calibration bench faults fuzz mutation hostile supply-chain clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/.core ## install the core and run the default recipe with three seeds
 	$(BIN)/h2h run speeches-decoder --seeds 3 --out runs/demo --resume
@@ -70,11 +70,22 @@ fuzz: $(VENV)/.everything ## fuzz every parser for half an hour; set MINUTES or 
 	$(PIP) -e '.[fuzz]'
 	$(BIN)/python tools/fuzz.py $(TARGETS) --minutes $(or $(MINUTES),30)
 
+mutation: $(VENV)/.everything ## mutate verdict, journal, atomic file, audit and checkpoint code (hours; resumable); set TARGETS
+	$(PIP) -e '.[mutation]'
+	$(BIN)/python -m tools.mutation $(TARGETS) $(ARGS)
+
 hostile: $(VENV)/.everything ## open hostile folders of every kind with verify, report and serve; prints the figures
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest tests/hostile/test_hostile_folders.py --timeout 3600 -m slow -s $(ARGS)
 
+supply-chain: $(VENV)/.everything ## update requirements.lock and docs/licenses.md, and write an SBOM to build/
+	$(PYTHON) -m venv build/supply-chain
+	build/supply-chain/bin/pip install --quiet --disable-pip-version-check uv cyclonedx-bom pip-licenses
+	PATH=$(CURDIR)/build/supply-chain/bin:$$PATH $(BIN)/python -m tools.supply_chain lock
+	PATH=$(CURDIR)/build/supply-chain/bin:$$PATH $(BIN)/python -m tools.supply_chain licenses
+	PATH=$(CURDIR)/build/supply-chain/bin:$$PATH $(BIN)/python -m tools.supply_chain sbom
+
 clean: ## remove the environment, caches and demo runs
-	rm -rf $(VENV) runs/demo build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .calibration .fuzz .coverage .coverage.*
+	rm -rf $(VENV) runs/demo build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .calibration .fuzz .mutation .coverage .coverage.*
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Without ensurepip (as on Debian), venv cannot install pip; the system pip can.
