@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from importlib.metadata import version as package_version
 from pathlib import Path
@@ -24,6 +25,8 @@ myst_heading_anchors = 3
 nb_execution_mode = "off"  # notebooks are stored with their outputs; tests/test_notebooks.py executes them
 
 default_role = "code"
+highlight_language = "none"  # blocks without a language are commands and their output
+smartquotes_action = "qe"  # without dashes: options such as --resume stay as they are
 autodoc_typehints_format = "short"
 autodoc_member_order = "bysource"
 python_use_unqualified_type_names = True
@@ -40,10 +43,25 @@ html_show_sourcelink = False
 
 
 def _expand_page(app: Any, name: str, source: list[str]) -> None:
-    source[0] = reference.expand(source[0])
+    source[0] = reference.expand_placeholders(source[0])
+
+
+def _shorten_signature(
+    app: Any, kind: str, name: str, documented: Any, options: Any, signature: str | None, result: str | None
+) -> tuple[str | None, str | None]:
+    """Omit the signatures of pydantic models, whose keys the reference of experiment files describes.
+
+    Where types carry metadata for pydantic, return the names of the parameters only.
+    """
+    if hasattr(documented, "model_fields"):
+        return "", None
+    if signature and ("FieldInfo(" in signature or "WithJsonSchema(" in signature):
+        return f"({', '.join(inspect.signature(documented).parameters)})", result
+    return signature, result
 
 
 def setup(app: Any) -> None:
     """Insert the generated parts of reference pages."""
+    app.connect("autodoc-process-signature", _shorten_signature)
     app.add_lexer("csv", TextLexer)
     app.connect("source-read", _expand_page)

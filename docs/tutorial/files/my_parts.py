@@ -3,7 +3,7 @@
 from torch import nn
 from torch.nn import functional as F
 
-from headtohead.nn.parts import FeedForward, register_part
+from headtohead.parts import FeedForward, register_part
 
 
 @register_part("feedforward", "relu-squared")
@@ -15,5 +15,5 @@ class ReluSquared(FeedForward):
         self.up = nn.Linear(sizes.width, factor * sizes.width)
         self.down = nn.Linear(factor * sizes.width, sizes.width)
 
-    def forward(self, x):  # batch x length x width
+    def forward(self, x, context):  # batch x length x width
         return self.down(F.relu(self.up(x)) ** 2)
