@@ -157,7 +157,7 @@ class AdamOptimizer(Optimizer):
         parameters: Sequence[TrainableParameter],
         *,
         lr: float = 1e-3,
-        betas: tuple[float, ...] = (0.9, 0.999),
+        betas: Sequence[float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> None:
@@ -181,7 +181,7 @@ class AdamW(AdamOptimizer):
         parameters: Sequence[TrainableParameter],
         *,
         lr: float = 1e-3,
-        betas: tuple[float, ...] = (0.9, 0.999),
+        betas: Sequence[float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.01,
     ) -> None:
