@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from headtohead.config.budget import Budget, parse_budget
+from headtohead.config.budget import Budget, convert_to_steps, parse_budget
 from headtohead.config.tables.search import SearchConfig
 from headtohead.config.tables.training import TrainingConfig
 
@@ -36,6 +36,14 @@ def test_steps_and_epochs_become_steps() -> None:
     assert TrainingConfig(budget="7 steps").compute_total_steps(30) == 7
     assert TrainingConfig(budget="1.5 epochs").compute_total_steps(30) == 45
     assert TrainingConfig(budget="0.001 epochs").compute_total_steps(30) == 1
+
+
+@pytest.mark.parametrize("steps_per_epoch", [100, 131, 217])
+def test_five_intervals_of_a_fifth_cover_the_training(steps_per_epoch: int) -> None:
+    total_steps = TrainingConfig(budget="1.5 epochs").compute_total_steps(steps_per_epoch)
+    interval = convert_to_steps("0.3 epochs", steps_per_epoch)
+    assert 4 * interval < total_steps <= 5 * interval
+    assert convert_to_steps("3 epochs", steps_per_epoch) == 3 * steps_per_epoch
 
 
 @pytest.mark.parametrize(

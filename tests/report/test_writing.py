@@ -9,18 +9,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from headtohead import report
+from headtohead.attention_analysis.thumbnails import TrainingMaps
 from headtohead.errors import RequestError, RunFolderError
 from headtohead.experiment.recorded_code import read_recorded_code_files
 from headtohead.json_files import write_json
+from headtohead.presentation.chart import AltairChart, Chart, ChartDatasets
 from headtohead.presentation.command_line import format_command
 from headtohead.presentation.renderers.typst import TypstDocument, render_pdf
-from headtohead.presentation.section import Paragraph, Section, TableBlock
+from headtohead.presentation.section import Figure, HtmlBlock, Paragraph, Section, TableBlock
 from headtohead.presentation.table import make_numeric_columns, make_table, make_text_columns
 from headtohead.report import documents
 from headtohead.report.context import ReportContext
+from headtohead.report.sections import attention
 
 from .make_findings import make_findings
 
@@ -127,6 +131,51 @@ def test_wide_tables_are_split_in_the_pdf_and_empty_optional_columns_omitted(
     assert "unused" not in source
 
 
+def test_tables_of_the_pdf_use_the_largest_type_in_which_only_titles_wrap(tmp_path: Path) -> None:
+    def render(num_columns: int, cell: str) -> str:
+        columns = [*make_text_columns("variant"), *make_numeric_columns(*["validation accuracy"] * num_columns)]
+        rows = [[name, *[cell] * num_columns] for name in ("alibi", "alibi", "rope")]
+        table = make_table("t", "T", "", columns, rows)
+        return TypstDocument(tmp_path).render("Title", [], [Section("t", "T", [TableBlock(table)])])
+
+    assert "set text(size: 8.5pt)" in render(7, "44.4 %")
+    assert "set text(size: 7.6pt)" in render(9, "12,345.6 %")
+    assert "set text(size: 6.8pt)" in render(10, "12,345.6 %")
+    assert render(1, "1").count("table.hline(stroke: 0.5pt + luma(180))") == 1  # between alibi and rope
+
+
+@pytest.mark.skipif(shutil.which("pdftotext") is None, reason="pdftotext is not installed")
+def test_attention_maps_of_the_pdf_have_a_label_for_every_token(tmp_path: Path) -> None:
+    maps = np.full((2, 3, 3), 1 / 3)
+    tokens = ("union", "by", "states")
+    training_maps = TrainingMaps("text", tokens, before={0: maps}, after={0: maps})
+    variables = attention._make_map_template_variables("baseline", training_maps)
+    grid = attention._build_map_image_grid(variables)
+    pdf = tmp_path / "report.pdf"
+    pdf.write_bytes(render_pdf("Title", [], [Section("maps", "Maps", [HtmlBlock("maps", image_grids=[grid])])]))
+    tops = {word: box[1] for _, box, word in read_word_boxes(pdf) if word in tokens}
+    assert tops["union"] < tops["by"] < tops["states"]
+
+
+@pytest.mark.skipif(shutil.which("pdftotext") is None, reason="pdftotext is not installed")
+def test_no_chart_of_the_pdf_follows_the_last_section(tmp_path: Path) -> None:
+    rows = [{"x": index, "y": index} for index in range(2)]
+
+    def build(layout: str, datasets: ChartDatasets) -> AltairChart:
+        data = datasets.chart(rows)
+        return data.mark_point().encode(x="x:Q", y="y:Q").properties(width=600, height=1000)
+
+    figure = Figure(Chart("high", "High", "a high chart", build), "floating chart")
+    sections = [
+        Section("a", "First", [*[Paragraph("line")] * 20, figure]),
+        Section("b", "Last", [Paragraph("end of the document")]),
+    ]
+    pdf = tmp_path / "report.pdf"
+    pdf.write_bytes(render_pdf("Title", [], sections))
+    words = [word for _, _, word in sorted(read_word_boxes(pdf), key=lambda box: (box[0], box[1][1]))]
+    assert words.index("floating") < words.index("Last")
+
+
 LONG_NAME = "rotary-position-embedding"
 
 
@@ -220,7 +269,7 @@ def test_code_files_are_listed_with_their_digest_and_text(
 @pytest.mark.parametrize(
     ("command", "shown"),
     [
-        (["/x/headtohead/cli/__main__.py", "run", "a b.toml"], "h2h run 'a b.toml'"),
+        (["/x/headtohead/__main__.py", "run", "a b.toml"], "h2h run 'a b.toml'"),
         (["/usr/bin/h2h", "run", "x"], "h2h run x"),
         (["/home/me/train.py"], "train.py"),
     ],

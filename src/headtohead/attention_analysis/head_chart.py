@@ -48,7 +48,7 @@ def build_heads_chart(findings: Findings) -> Chart | None:
     def build_chart(layout: Layout, datasets: ChartDatasets) -> AltairChart:
         return _build_metric_panels(heads_by_variant, metrics, datasets)
 
-    height = max(90, num_heads * max(16, 9 * len(heads_by_variant)))
+    height = max(90, num_heads * max(16, 6 * len(heads_by_variant)))
     panels: Mapping[Layout, PanelGrid] = {"wide": PanelGrid(150, height, 4, 4), "narrow": PanelGrid(108, height, 2, 2)}
     return Chart("heads", "What each head does", alt_text, build_chart, panels)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
@@ -69,7 +70,8 @@ def convert_to_steps(steps_or_epochs: int | str, steps_per_epoch: int) -> int:
         return steps_or_epochs
     match = EPOCHS_PATTERN.fullmatch(steps_or_epochs)
     assert match is not None, steps_or_epochs
-    return max(1, round(float(match.group(1)) * steps_per_epoch))
+    # Rounded up: five intervals of a fifth of the training end with the training, not a few steps before its end.
+    return max(1, math.ceil(round(float(match.group(1)) * steps_per_epoch, 6)))
 
 
 def _pluralize_unit(unit: str) -> str:

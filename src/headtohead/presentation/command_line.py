@@ -10,9 +10,9 @@ from headtohead.verdict.record import Verdict
 
 
 def format_command(command: Sequence[str]) -> str:
-    """Return a recorded command line with shell quoting. `python -m headtohead.cli` is shown as `h2h`."""
+    """Return a recorded command line with shell quoting. `python -m headtohead` is shown as `h2h`."""
     program = Path(command[0])
-    is_module = program.parts[-3:] == ("headtohead", "cli", "__main__.py")
+    is_module = program.parts[-2:] == ("headtohead", "__main__.py")
     return shlex.join(["h2h" if is_module else program.name, *command[1:]])
 
 

@@ -110,10 +110,14 @@ class Image:
 
 @dataclass(frozen=True)
 class ImageGrid:
-    """Rows of small images with a shared caption."""
+    """Rows of small images with a shared caption.
+
+    `pixel_labels` name the pixel rows of every image, from top to bottom.
+    """
 
     rows: Sequence[Sequence[Image]]
     caption: str
+    pixel_labels: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

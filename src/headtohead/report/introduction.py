@@ -42,7 +42,8 @@ def list_introduction_warnings(context: ReportContext) -> list[dict[str, str]]:
         warnings.append({"lead": "Quick look:", "text": text})
     if findings.rows == "unseen":
         text = "some test rows also occur in the training data."
-        warnings.append({"lead": "The verdict uses unseen rows only:", "text": text, "link": "data"})
+        subject = "comparison" if context.is_quick else "verdict"
+        warnings.append({"lead": f"The {subject} uses unseen rows only:", "text": text, "link": "data"})
     warnings += [
         {"lead": f"{warning.kind.capitalize()}:", "text": f"{warning.message} {warning.advice}"}
         for warning in findings.warnings

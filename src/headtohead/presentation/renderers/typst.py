@@ -5,6 +5,7 @@ All text from users and models is passed to typst as string literals, so it cann
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import tempfile
@@ -33,8 +34,12 @@ from headtohead.presentation.table import Table
 
 MAX_UNWRAPPED_CHARACTERS = 22
 """text columns with a longer cell share the remaining width and wrap"""
-MAX_NORMAL_SIZE_COLUMNS = 6
-"""tables with more columns are set in smaller type"""
+FONT_SIZES_POINTS = (8.5, 7.6, 6.8)
+"""font sizes of tables; the largest that fits the page is used"""
+CHARACTER_WIDTH = 0.5
+"""mean width of a character relative to the font size, rounded up"""
+COLUMN_PADDING_POINTS = 8
+MIN_WRAPPED_COLUMN_POINTS = 80
 MAX_COLUMNS = 11
 """tables with more columns are split"""
 MAX_UNBROKEN_ROWS = 20
@@ -44,6 +49,7 @@ TEXT_WIDTH_POINTS = 476
 MAX_IMAGE_WIDTH_POINTS = 48
 IMAGE_GUTTER_POINTS = 6
 """distance between small images"""
+PIXEL_LABEL_SIZE_POINTS = 5
 CHART_SCALE = 0.6
 """charts are designed for a screen of about 800 pixels"""
 MIN_CHART_SCALE = 0.5
@@ -98,7 +104,10 @@ class TypstDocument:
         lines.append(f"#block(below: 0.8em, text(size: 18pt, weight: 700, hyphenate: false, {_quote_typst(title)}))")
         lines.append(f"#block(below: 1.4em, text(fill: luma(90), {TODAY_EXPRESSION}))")
         lines += [f"#par[{_render_typst_inline_code(paragraph)}]" for paragraph in introduction]
+        sections = list(sections)
         for section in sections:
+            if section is sections[-1]:
+                lines.append("#place.flush()")  # no floating chart after the last section
             lines.append(f"#heading(level: 1, {_quote_typst(section.title)})")
             for block in section.blocks:
                 lines += self._render_typst_block(block)
@@ -144,16 +153,20 @@ class TypstDocument:
     def _render_image_grid(self, grid: ImageGrid) -> str:
         """Return a figure of small images, each above its label."""
         num_columns = max(len(row) for row in grid.rows)
+        label_width = CHARACTER_WIDTH * PIXEL_LABEL_SIZE_POINTS * max(map(len, grid.pixel_labels), default=0)
+        image_space = TEXT_WIDTH_POINTS - label_width - IMAGE_GUTTER_POINTS * (num_columns + 1)
+        width = min(MAX_IMAGE_WIDTH_POINTS, image_space / num_columns)
         cells = []
         for row in grid.rows:
+            cells += [_render_pixel_labels(grid.pixel_labels, width)] if grid.pixel_labels else []
             cells += [
                 f'stack(spacing: 2pt, image({self._save_image(image.png, "png")}, width: 100%, scaling: "pixelated", '
                 f"alt: {_quote_typst(image.alt_text)}), align(center, text(size: 6pt, {_quote_typst(image.label)})))"
                 for image in row
             ]
             cells += ["[]"] * (num_columns - len(row))
-        width = min(MAX_IMAGE_WIDTH_POINTS, (TEXT_WIDTH_POINTS - IMAGE_GUTTER_POINTS * num_columns) / num_columns)
-        layout = f"columns: ({width:.1f}pt,) * {num_columns}, gutter: {IMAGE_GUTTER_POINTS}pt"
+        label_columns = "(auto,) + " if grid.pixel_labels else ""
+        layout = f"columns: {label_columns}({width:.1f}pt,) * {num_columns}, gutter: {IMAGE_GUTTER_POINTS}pt"
         return f"#figure(grid({layout}, {', '.join(cells)}), caption: {_quote_typst(grid.caption)})"
 
     def _save_image(self, data: bytes, suffix: str) -> str:
@@ -162,6 +175,12 @@ class TypstDocument:
         path = self.folder / f"image-{self.num_images}.{suffix}"
         path.write_bytes(data)
         return _quote_typst(path.name)
+
+
+def _render_pixel_labels(labels: Sequence[str], height: float) -> str:
+    """Return the labels of the pixel rows of a square image, as tall as the image."""
+    texts = ", ".join(f"text(size: {PIXEL_LABEL_SIZE_POINTS}pt, {_quote_typst(label)})" for label in labels)
+    return f"grid(rows: ({height / len(labels):.2f}pt,) * {len(labels)}, align: right + horizon, {texts})"
 
 
 def _choose_typst_chart_width(pdf: bytes) -> str:
@@ -229,14 +248,34 @@ def _render_typst_table(table: Table) -> str:
     that identify a row.
     """
     column_groups = _split_typst_columns(table)
-    is_narrow = len(column_groups) == 1 and len(column_groups[0]) <= MAX_NORMAL_SIZE_COLUMNS
-    font_size = "8.5pt" if is_narrow else "6.8pt"
+    font_size = _choose_typst_font_size(table, column_groups)
     caption = f"{table.title}. {table.caption}".strip(" .") + "."
     bodies = "; v(4pt); ".join(_render_typst_columns(table, group) for group in column_groups)
-    styled_body = f"{{ set text(size: {font_size}); set par(justify: false); {bodies} }}"
+    styled_body = f"{{ set text(size: {font_size}pt); set par(justify: false); {bodies} }}"
     is_short = len(column_groups) * len(table.rows) <= MAX_UNBROKEN_ROWS and not _has_wrapped_typst_column(table)
     keep_together = "show figure: set block(breakable: false); " if is_short else ""
     return f"#{{ {keep_together}figure(kind: table, {styled_body}, caption: {_quote_typst(caption)}) }}"
+
+
+def _choose_typst_font_size(table: Table, column_groups: Sequence[Sequence[int]]) -> float:
+    """Return the largest font size in points at which no cell except column titles has to wrap."""
+    widest = max(sum(_measure_typst_column(table, index) for index in group) for group in column_groups)
+    paddings = max(len(group) for group in column_groups) * COLUMN_PADDING_POINTS
+    wrapped = max(sum(_wraps_in_typst(table, index) for index in group) for group in column_groups)
+    available = TEXT_WIDTH_POINTS - paddings - wrapped * MIN_WRAPPED_COLUMN_POINTS
+    fitting_sizes = [size for size in FONT_SIZES_POINTS if widest * size <= available]
+    return fitting_sizes[0] if fitting_sizes else FONT_SIZES_POINTS[-1]
+
+
+def _measure_typst_column(table: Table, column_index: int) -> float:
+    """Return the width of a column's longest cell, or of the longest word of its title, relative to the font size.
+
+    Columns whose text wraps have no minimum width.
+    """
+    if _wraps_in_typst(table, column_index):
+        return 0.0
+    longest_title_word = max(map(len, table.columns[column_index].title.split()), default=0)
+    return CHARACTER_WIDTH * max(longest_title_word, table.measure_longest_cell(column_index))
 
 
 def _split_typst_columns(table: Table) -> list[list[int]]:
@@ -267,9 +306,15 @@ def _render_typst_columns(table: Table, indices: Sequence[int]) -> str:
     widths = ", ".join(_choose_typst_column_width(table, index) for index in indices)
     alignments = ", ".join("right" if column.is_numeric else "left" for column in columns)
     header = ", ".join(f"strong({_quote_typst(column.title)})" for column in columns)
-    rows = [", ".join(_quote_typst(row[index].text) for index in indices) for row in table.rows]
     rule, thin_rule = "table.hline()", "table.hline(stroke: 0.5pt)"
-    content = ", ".join([rule, f"table.header({header})", thin_rule, *rows, rule])
+    groups = [list(rows) for _, rows in itertools.groupby(table.rows, key=lambda row: row[0].text)]
+    # Groups of rows that begin with the same text, such as the evaluations of a variant, are separated.
+    separator = ["table.hline(stroke: 0.5pt + luma(180))"] if len(groups) < len(table.rows) else []
+    lines: list[str] = []
+    for group in groups:
+        lines += separator if lines else []
+        lines += [", ".join(_quote_typst(row[index].text) for index in indices) for row in group]
+    content = ", ".join([rule, f"table.header({header})", thin_rule, *lines, rule])
     return f"table(columns: ({widths},), align: ({alignments},), {content})"
 
 

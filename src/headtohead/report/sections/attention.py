@@ -87,7 +87,8 @@ def _build_map_image_grid(map_variables: dict[str, Any]) -> ImageGrid:
     rows = [list(chain(*layers[i : i + layers_per_row])) for i in range(0, len(layers), layers_per_row)]
     text = f"{map_variables['variant']}, seed {map_variables['seed']}, “{map_variables['text']}”"
     caption = f"Attention maps: {text}. Labels: layer and head, before or after training."
-    return ImageGrid(rows, caption)
+    tokens = map_variables["tokens"]
+    return ImageGrid(rows, caption, tokens if len(tokens) <= MAX_LABELED_TOKENS else ())
 
 
 def _choose_map_cell_size(num_tokens: int, num_heads: int) -> int:

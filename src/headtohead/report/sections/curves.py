@@ -91,7 +91,7 @@ def build_curves_table(findings: Findings) -> Table:
     caption = "Means over seeds."
     if findings.seconds_curves:
         titles.append(Column("seconds", "seconds", True, is_optional=True))
-        caption += " Seconds: training time so far. Training loss: mean since the last evaluation."
+        caption += " Seconds: training time so far. Batch loss: mean over the steps since the last evaluation."
     table = make_table("curves", "Scores during training", caption, titles, rows)
     long_titles = make_text_columns("variant", "seed", "step", "split", "metric", "value")
     return replace(table, long_form=make_table("curves", table.title, "", long_titles, long_rows))
@@ -101,7 +101,7 @@ def _name_score_column(findings: Findings, metric: str, split: str) -> str:
     """Return the title of a column with scores. The metric of a training script has a name of its own."""
     if findings.versus is not None:
         return findings.versus.metric_name
-    return "training loss" if split == TRAINING_LOSS_SPLIT else f"{split} {metric}"
+    return "batch loss" if split == TRAINING_LOSS_SPLIT else f"{split} {metric}"
 
 
 def _group_variant_scores_by_step(curves: Curves, variant: str, split: str) -> ScoresByStep:
