@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headtohead.verdict.record import Verdict
     from headtohead.verdict.scores import Scores
     from headtohead.versus.pairing import paired
-    from headtohead.versus.recording import record
+    from headtohead.versus.script_recording import record
 
 # Importing the package must not import torch, so each public name is imported on first access.
 _LOCATIONS = {
@@ -43,7 +43,7 @@ _LOCATIONS = {
     "load_model": "headtohead.saved_models.open_model:open_model",
     "paired": "headtohead.versus.pairing:paired",
     "read_results": "headtohead.runner.api.results:read_results",
-    "record": "headtohead.versus.recording:record",
+    "record": "headtohead.versus.script_recording:record",
     "run": "headtohead.runner.api.run:run",
 }
 

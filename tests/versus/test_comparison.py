@@ -18,9 +18,9 @@ import pytest
 from typer.testing import CliRunner
 
 from headtohead.cli import app
-from headtohead.cli.versus import _build_command_settings
 from headtohead.errors import HeadToHeadError
 from headtohead.versus.comparison_folder import open_comparison_folder
+from headtohead.versus.config import build_command_settings
 
 
 def run_versus(*arguments: str) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def test_a_gain_is_judged_and_reported(script: str, tmp_path: Path) -> None:
 )
 def test_the_question_names_the_arguments_that_differ(arguments: list[str], question: str) -> None:
     commands = [f"python train.py {{seed}} {text}" for text in arguments]
-    assert _build_command_settings(commands, None, {}, noise=False)["question"] == question
+    assert build_command_settings(commands, None, {}, noise=False)["question"] == question
 
 
 def test_runs_are_interleaved_and_journaled(script: str, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import headtohead
 from headtohead.audit.result import list_blocking_reasons
 from headtohead.cli import app
-from headtohead.versus.outputs.run_outputs import read_recorded_evidence, read_recorded_values
+from headtohead.versus.outputs.run_record import read_recorded_evidence, read_recorded_values
 
 TRAINER_SCRIPT = """
 import torch

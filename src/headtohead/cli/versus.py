@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 import sys
-from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,8 +13,6 @@ from headtohead.errors import RequestError
 
 EXIT_CODES = {"hurt": 3, "cannot-tell": 4}
 """exit code of each outcome that `--fail-if` allows"""
-MAX_CHANGE_CHARACTERS = 100
-"""the question does not name a change of a command that is longer"""
 
 
 @app.command()
@@ -177,7 +172,7 @@ def versus(
     if is_file and (revisions or noise or env):
         raise RequestError("--revisions, --noise and --env describe commands; a comparison file has keys for them")
     if not is_file:
-        settings |= _build_command_settings(commands, revisions, _parse_env_option(env or []), noise=noise)
+        settings |= config.build_command_settings(commands, revisions, _parse_env_option(env or []), noise=noise)
     metric_options = {
         "name": metric,
         "file": metric_file,
@@ -235,74 +230,6 @@ def versus(
     for outcome in failing_outcomes:
         if outcome in outcomes:
             raise typer.Exit(EXIT_CODES[outcome])
-
-
-def _build_command_settings(
-    commands: list[str], revisions: tuple[str, str] | None, env: dict[str, str], *, noise: bool
-) -> dict[str, Any]:
-    """Return the settings that a comparison file would have for the commands of a command line."""
-    from headtohead.config.experiment import BASELINE
-
-    if noise:
-        if len(commands) != 1:
-            raise RequestError(f"--noise compares one command with itself, got {len(commands)}")
-        command = {"command": commands[0], "env": env}
-        return {"baseline": command, "variants": {"repeated": command}, "is_aa_test": True}
-    if revisions is not None:
-        command = {"command": commands[0] if len(commands) == 1 else commands, "env": env}
-        baseline_revision, variant_revision = revisions
-        folder_name = re.sub(r"[^\w.+-]", "-", variant_revision).strip(".-") or "changes"
-        variant = folder_name if folder_name != BASELINE else "variant"
-        return {
-            "baseline": {**command, "revision": baseline_revision},
-            "variants": {variant: {**command, "revision": variant_revision}},
-            "question": f"Does {variant_revision} improve on {baseline_revision}?",
-        }
-    if len(commands) < 2:
-        raise RequestError("a comparison needs a baseline and at least one variant, or --revisions, or --noise")
-    names = ["variant"] if len(commands) == 2 else [f"variant-{index}" for index in range(1, len(commands))]
-    variants = dict(zip(names, commands[1:], strict=True))
-    return {
-        "baseline": {"command": commands[0], "env": env},
-        "variants": {name: {"command": command, "env": env} for name, command in variants.items()},
-        "question": _phrase_question_from_commands(commands[0], variants),
-    }
-
-
-def _phrase_question_from_commands(baseline: str, variants: dict[str, str]) -> str:
-    """Return the default question of `h2h versus`: does it help to add these words to the baseline's command?
-
-    Return "" if the commands cannot be compared word by word.
-    """
-    try:
-        changes = {
-            name: _describe_changed_words(shlex.split(baseline), shlex.split(command))
-            for name, command in variants.items()
-        }
-    except ValueError:  # an unclosed quotation mark, which validation reports
-        return ""
-    if not all(changes.values()):
-        return ""
-    named_changes = [f"{name} ({change})" for name, change in changes.items()]
-    (first_change, *further_changes) = changes.values()
-    if further_changes:
-        return f"Do these changes help: {', '.join(named_changes)}?"
-    return f"Does it help to run {first_change}?"
-
-
-def _describe_changed_words(baseline_words: list[str], variant_words: list[str]) -> str:
-    """Return the change in the question of `h2h versus`, such as "with --lr 0.1" or, for removed words, "without"."""
-    added, removed = [], []
-    matcher = SequenceMatcher(None, baseline_words, variant_words, False)
-    for kind, baseline_start, baseline_stop, variant_start, variant_stop in matcher.get_opcodes():
-        if kind != "equal":
-            # A changed value is shown with its option.
-            has_option = kind == "replace" and variant_start and variant_words[variant_start - 1].startswith("-")
-            added += variant_words[variant_start - 1 if has_option else variant_start : variant_stop]
-            removed += baseline_words[baseline_start:baseline_stop]
-    changed_words, preposition = (added, "with") if added else (removed, "without")
-    change = shlex.join(changed_words)
-    return f"{preposition} {change}" if change and len(change) <= MAX_CHANGE_CHARACTERS else ""
 
 
 def _parse_env_option(assignments: list[str]) -> dict[str, str]:

@@ -18,10 +18,10 @@ from headtohead.errors import RequestError
 from headtohead.experiment.schemas import write_record
 from headtohead.versus.comparison_folder import ComparisonFolder
 from headtohead.versus.config import VersusConfig, replace_placeholders
+from headtohead.versus.file_schemas import LOG_FILE, RUN_FILE, CommandRun
 from headtohead.versus.jobs import CommandJob
 from headtohead.versus.outputs.metric_file_state import MetricFileState
-from headtohead.versus.outputs.run_outputs import ProcessResult, ProcessStatus, build_run_record
-from headtohead.versus.records import LOG_FILE, RUN_FILE, CommandRun
+from headtohead.versus.outputs.run_record import ProcessResult, ProcessStatus, build_run_record
 from headtohead.versus.script_files import find_touched_files, list_changed_files
 
 TERMINATION_TIMEOUT_SECONDS = 5.0
@@ -96,7 +96,7 @@ def _run_process(
     stop_event: threading.Event,
     environment: Mapping[str, str],
 ) -> tuple[ProcessStatus, int | None]:
-    """Run a command in its own process group with its output in output.log; return its status and exit code."""
+    """Run a job's command in its own process group, with its output in output.log; return its status and exit code."""
     with (job.folder / LOG_FILE).open("wb") as log:
         try:
             process = subprocess.Popen(
@@ -139,7 +139,7 @@ def terminate_process_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def kill_leftover_processes(output_folder: Path) -> None:
-    """Kill the processes of an earlier attempt that outlived `h2h versus`: they would write to this run's folder."""
+    """Kill processes of the same command that an earlier `h2h versus` left running: they would write to this folder."""
     leftover_processes = []
     for process in psutil.process_iter():
         try:

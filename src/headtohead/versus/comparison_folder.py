@@ -13,7 +13,7 @@ from headtohead.experiment.journal import JOURNAL_FILE, Journal
 from headtohead.experiment.schemas import RunEvent, read_record, write_record
 from headtohead.json_files import verify_json_checksum
 from headtohead.versus.config import VersusConfig
-from headtohead.versus.records import COMPARISON_FILE, RUN_FILE, CommandRun, ComparisonFile
+from headtohead.versus.file_schemas import COMPARISON_FILE, RUN_FILE, CommandRun, ComparisonFile
 from headtohead.versus.revisions import collect_revision_diffs, resolve_revisions
 from headtohead.versus.script_files import hash_script_files
 from headtohead.versus.versions import collect_script_versions

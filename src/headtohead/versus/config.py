@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,6 +16,9 @@ from headtohead.config.experiment import BASELINE
 from headtohead.config.toml import MAX_FILE_BYTES, parse_toml
 from headtohead.errors import ConfigError, RequestError, ValidationIssue
 from headtohead.verdict.metric import MetricName
+
+MAX_CHANGE_CHARACTERS = 100
+"""the question does not name a change of a command that is longer"""
 
 Direction = Literal["minimize", "maximize"]
 Aggregation = Literal["last", "best", "mean"]
@@ -110,8 +114,7 @@ def split_metric_name(name: str) -> list[str]:
 
 
 def infer_direction(name: str) -> Direction | None:
-    """Infer from a metric's name whether lower or higher values are better.
-
+    """Infer the default of the setting `metric.direction` from a metric's name: whether lower values are better.
     Return None if no word of the name tells, or if its words contradict each other, as in acc_loss.
     """
     words = split_metric_name(name)
@@ -294,3 +297,69 @@ def build_comparison_config(settings: Mapping[str, Any], origin: str) -> VersusC
             for item in error.errors(include_url=False)
         ]
         raise ConfigError(origin, issues) from None
+
+
+def build_command_settings(
+    commands: list[str], revisions: tuple[str, str] | None, env: dict[str, str], *, noise: bool
+) -> dict[str, Any]:
+    """Return the settings of a comparison file with the same meaning as the commands and options of a command line."""
+    if noise:
+        if len(commands) != 1:
+            raise RequestError(f"--noise compares one command with itself, got {len(commands)}")
+        command = {"command": commands[0], "env": env}
+        return {"baseline": command, "variants": {"repeated": command}, "is_aa_test": True}
+    if revisions is not None:
+        command = {"command": commands[0] if len(commands) == 1 else commands, "env": env}
+        baseline_revision, variant_revision = revisions
+        folder_name = re.sub(r"[^\w.+-]", "-", variant_revision).strip(".-") or "changes"
+        variant = folder_name if folder_name != BASELINE else "variant"
+        return {
+            "baseline": {**command, "revision": baseline_revision},
+            "variants": {variant: {**command, "revision": variant_revision}},
+            "question": f"Does {variant_revision} improve on {baseline_revision}?",
+        }
+    if len(commands) < 2:
+        raise RequestError("a comparison needs a baseline and at least one variant, or --revisions, or --noise")
+    names = ["variant"] if len(commands) == 2 else [f"variant-{index}" for index in range(1, len(commands))]
+    variants = dict(zip(names, commands[1:], strict=True))
+    return {
+        "baseline": {"command": commands[0], "env": env},
+        "variants": {name: {"command": command, "env": env} for name, command in variants.items()},
+        "question": _phrase_question_from_commands(commands[0], variants),
+    }
+
+
+def _phrase_question_from_commands(baseline: str, variants: dict[str, str]) -> str:
+    """Return the default of the setting `question`: does it help to add these words to the baseline's command?
+
+    Return "" if the commands cannot be compared word by word.
+    """
+    try:
+        changes = {
+            name: _describe_changed_words(shlex.split(baseline), shlex.split(command))
+            for name, command in variants.items()
+        }
+    except ValueError:  # an unclosed quotation mark, which validation reports
+        return ""
+    if not all(changes.values()):
+        return ""
+    named_changes = [f"{name} ({change})" for name, change in changes.items()]
+    (first_change, *further_changes) = changes.values()
+    if further_changes:
+        return f"Do these changes help: {', '.join(named_changes)}?"
+    return f"Does it help to run {first_change}?"
+
+
+def _describe_changed_words(baseline_words: list[str], variant_words: list[str]) -> str:
+    """Return the change of a command for the default question, such as "with --lr 0.1", or "without" removed words."""
+    added, removed = [], []
+    matcher = SequenceMatcher(None, baseline_words, variant_words, False)
+    for kind, baseline_start, baseline_stop, variant_start, variant_stop in matcher.get_opcodes():
+        if kind != "equal":
+            # A changed value is shown with its option.
+            has_option = kind == "replace" and variant_start and variant_words[variant_start - 1].startswith("-")
+            added += variant_words[variant_start - 1 if has_option else variant_start : variant_stop]
+            removed += baseline_words[baseline_start:baseline_stop]
+    changed_words, preposition = (added, "with") if added else (removed, "without")
+    change = shlex.join(changed_words)
+    return f"{preposition} {change}" if change and len(change) <= MAX_CHANGE_CHARACTERS else ""

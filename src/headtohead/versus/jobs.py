@@ -15,7 +15,7 @@ from headtohead.versus.config import (
     VersusConfig,
     replace_placeholders,
 )
-from headtohead.versus.records import OUTPUT_FOLDER, CommandRun
+from headtohead.versus.file_schemas import OUTPUT_FOLDER, CommandRun
 from headtohead.versus.revisions import check_out_revision
 
 JobState = Literal["waiting", "running", "finished", "failed", "reused", "skipped"]

@@ -97,21 +97,8 @@ def read_comparison_config(file: str) -> VersusConfig:
     return build_comparison_config(read_comparison_file(Path(file)), file)
 
 
-def plan_comparison(file: str) -> Plan:
-    """Validate a comparison file (TOML) and return the runs it describes. Nothing is run."""
-    config = read_comparison_config(file)
-    return Plan(
-        name=Path(file).stem,
-        metric=config.metric.name,
-        direction="minimize" if config.metric.lower_is_better else "maximize",
-        seeds=config.seeds,
-        runs=len(config.list_planned_runs()),
-        commands={name: command.command_line for name, command in config.commands.items()},
-    )
-
-
-class ComparisonTools:
-    """The tools of the server that start, watch and judge comparisons in the folder `root`."""
+class MCPTools:
+    """The tools of the server: they plan, run, watch and judge comparisons in the folder `root`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -121,6 +108,18 @@ class ComparisonTools:
         """List the comparisons in the folder with their progress."""
         folders = sorted(self.root.iterdir()) if self.root.is_dir() else []
         return [self.read_progress(folder.name) for folder in folders if is_comparison_folder(folder)]
+
+    def plan_comparison(self, file: str) -> Plan:
+        """Validate a comparison file (TOML) and return the runs it describes. Nothing is run."""
+        config = read_comparison_config(file)
+        return Plan(
+            name=Path(file).stem,
+            metric=config.metric.name,
+            direction="minimize" if config.metric.lower_is_better else "maximize",
+            seeds=config.seeds,
+            runs=len(config.list_planned_runs()),
+            commands={name: command.command_line for name, command in config.commands.items()},
+        )
 
     def start_comparison(self, file: str) -> str:
         """Start or continue the comparison of a file in the background. Watch it with the returned name."""
@@ -220,10 +219,10 @@ def report_errors_to_client(function: Callable[P, R]) -> Callable[P, R]:
 
 def build_server(root: Path) -> MCPServer:
     """Return the server with its five tools. Comparisons run in folders below `root`."""
-    tools = ComparisonTools(root)
+    tools = MCPTools(root)
     server = MCPServer("headtohead", instructions=INSTRUCTIONS)
     server.tool("list")(report_errors_to_client(tools.list_comparisons))
-    server.tool("plan")(report_errors_to_client(plan_comparison))
+    server.tool("plan")(report_errors_to_client(tools.plan_comparison))
     server.tool("run")(report_errors_to_client(tools.start_comparison))
     server.tool("watch")(report_errors_to_client(tools.read_progress))
     server.tool("judge")(report_errors_to_client(tools.judge_comparison))

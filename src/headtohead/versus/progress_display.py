@@ -15,7 +15,7 @@ from headtohead.presentation.table import Cell, Column, make_numeric_columns, ma
 from headtohead.progress import StderrProgress, format_duration
 from headtohead.versus.config import VersusConfig
 from headtohead.versus.jobs import CommandJob
-from headtohead.versus.outputs.run_outputs import read_run_metric
+from headtohead.versus.outputs.run_record import read_run_metric
 
 MAX_SEED_COLUMNS = 8
 

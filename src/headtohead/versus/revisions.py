@@ -10,7 +10,7 @@ from pathlib import Path
 
 from headtohead.config.experiment import BASELINE
 from headtohead.errors import RequestError
-from headtohead.versus.records import RevisionRecord
+from headtohead.versus.file_schemas import RevisionRecord
 
 WORKTREES_FOLDER = "worktrees"
 WORKING_TREE = "."
@@ -19,7 +19,7 @@ MAX_DIFF_CHARACTERS = 20_000
 
 
 def run_git(directory: Path, *arguments: str, stdin: bytes | None = None) -> bytes:
-    """Run git and return its output. If it fails, raise RequestError with git's message."""
+    """Run git to read or check out a revision; return its output. If it fails, raise RequestError with its message."""
     try:
         result = subprocess.run(["git", *arguments], cwd=directory, input=stdin, capture_output=True, check=False)
     except FileNotFoundError:

@@ -18,8 +18,9 @@ from headtohead.experiment.schemas import RunEvent, SettingsEvent
 from headtohead.versus.command_runner import CLOCK_TICK_NANOSECONDS, run_command
 from headtohead.versus.comparison_folder import ComparisonFolder, create_comparison_folder, read_journaled_run_digests
 from headtohead.versus.config import OUT_PLACEHOLDER, VersusConfig
+from headtohead.versus.file_schemas import RUN_FILE, CommandRun
+from headtohead.versus.findings.withholding_reasons import ignores_seed
 from headtohead.versus.jobs import CommandJob, build_jobs
-from headtohead.versus.records import RUN_FILE, CommandRun, ignores_seed
 
 OnUpdate = Callable[[Sequence[CommandJob]], None]
 UPDATE_SECONDS = 0.25

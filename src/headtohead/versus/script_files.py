@@ -30,7 +30,7 @@ def hash_script_files(command_words: Sequence[str], directory: Path) -> dict[str
 
 
 def list_named_paths(command_words: Sequence[str]) -> list[str]:
-    """Return possible paths in a command: whole words, the value in `--option=PATH`, and the module after `-m`."""
+    """Return possible script files in a command: words, the value in `--option=PATH`, and the module after `-m`."""
     names = [name for word in command_words for name in (word, word.partition("=")[2])]
     modules = [module for option, module in pairwise(command_words) if option == "-m"]
     names += [module.replace(".", "/") + CODE_SUFFIX for module in modules]
@@ -119,7 +119,7 @@ def _walk_files(folder: Path, excluded_folder: Path | None) -> Iterator[os.DirEn
 
 
 def _hash_file(path: Path) -> str:
-    """Return a digest of a file's size and first bytes, or an empty string if it cannot be read."""
+    """Return a digest of a script file's size and first bytes, or an empty string if it cannot be read."""
     try:
         with path.open("rb") as file:
             return hashlib.sha256(b"%d " % path.stat().st_size + file.read(MAX_HASHED_BYTES)).hexdigest()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headtohead.errors import RequestError
-from headtohead.versus.records import COMPARISON_FILE
+from headtohead.versus.file_schemas import COMPARISON_FILE
 
 MAX_EXPERIMENTS = 2000
 MAX_FILE_BYTES = 16 << 20

@@ -21,10 +21,10 @@ from headtohead.runner.verification.verify import (
 )
 from headtohead.versus.comparison_folder import ComparisonFolder, open_comparison_folder
 from headtohead.versus.config import OUT_PLACEHOLDER
+from headtohead.versus.file_schemas import LOG_FILE, RUN_FILE, CommandRun
 from headtohead.versus.findings.compute import compute_findings
 from headtohead.versus.jobs import CommandJob
-from headtohead.versus.outputs.run_outputs import read_run_metric
-from headtohead.versus.records import LOG_FILE, RUN_FILE, CommandRun
+from headtohead.versus.outputs.run_record import read_run_metric
 
 FINDINGS_FILE = "findings.json"
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import keras
 
-from headtohead.versus.recording import record, select_scalar_metrics
+from headtohead.versus.script_recording import record, select_scalar_metrics
 
 
 class HeadToHeadCallback(keras.callbacks.Callback):  # type: ignore[misc]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
-from headtohead.versus.recording import record, select_scalar_metrics
+from headtohead.versus.script_recording import record, select_scalar_metrics
 
 
 class HeadToHeadCallback(Callback):  # type: ignore[misc]

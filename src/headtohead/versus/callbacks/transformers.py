@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from headtohead.versus.recording import record, select_scalar_metrics
+from headtohead.versus.script_recording import record, select_scalar_metrics
 
 if TYPE_CHECKING:
     from torch import nn

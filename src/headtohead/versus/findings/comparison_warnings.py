@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
 
 from headtohead.config.experiment import BASELINE
 from headtohead.experiment.schemas import ResultWarning
+from headtohead.verdict.external_scores.score_issues import ScoreIssue
 from headtohead.verdict.scores import Scores
 from headtohead.versus.comparison_folder import ComparisonFolder
 from headtohead.versus.config import CommandConfig, VersusConfig, infer_direction
-from headtohead.versus.records import CommandRun, RunsByVariant, ignores_seed, list_shared_files
+from headtohead.versus.file_schemas import CommandRun, RunsByVariant
+from headtohead.versus.findings.withholding_reasons import ignores_seed, list_shared_files
 
 MAX_LISTED_FILES = 3
 MAX_LISTED_SEEDS = 3
@@ -263,3 +265,12 @@ def _warn_about_different_batches(
         advice="Small effects become harder to detect, and the data may differ. headtohead.paired draws batches by "
         "(seed, step).",
     )
+
+
+def convert_score_issues(issues: Sequence[ScoreIssue]) -> list[ResultWarning]:
+    """Return the issues of the scores that do not withhold a verdict as warnings."""
+    return [
+        ResultWarning(kind=issue.kind, variant=issue.variant, message=issue.message, advice=issue.advice)
+        for issue in issues
+        if not issue.is_blocking
+    ]

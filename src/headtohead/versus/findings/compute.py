@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import numpy as np
 from headtohead.config.experiment import BASELINE
 from headtohead.experiment.recorded_analyses import list_analyzed_seed_counts, read_alpha_budget, record_analysis
 from headtohead.experiment.run_folder import lock_folder
-from headtohead.experiment.schemas import FailureRecord, Findings, ResultWarning, read_record, write_record
+from headtohead.experiment.schemas import FailureRecord, Findings, read_record, write_record
 from headtohead.experiment.schemas.base import SeedScore
 from headtohead.experiment.schemas.versus import VersusFindings
 from headtohead.verdict.compare import compare_scores
@@ -19,13 +18,13 @@ from headtohead.verdict.external_scores.score_checks import find_score_issues
 from headtohead.verdict.external_scores.score_issues import ScoreIssue, format_blocking_issues
 from headtohead.verdict.scores import Scores
 from headtohead.versus.comparison_folder import ComparisonFolder
-from headtohead.versus.findings.comparison_warnings import collect_comparison_warnings
+from headtohead.versus.file_schemas import RECORDED_EXAMPLES_FILE, RevisionRecord, RunsByVariant
+from headtohead.versus.findings.comparison_warnings import collect_comparison_warnings, convert_score_issues
 from headtohead.versus.findings.noise import estimate_noise
 from headtohead.versus.findings.observations import list_observations
 from headtohead.versus.findings.withholding_reasons import list_withholding_reasons
 from headtohead.versus.jobs import CommandJob
 from headtohead.versus.outputs.example_scores import join_example_scores, read_example_scores
-from headtohead.versus.records import RECORDED_EXAMPLES_FILE, RevisionRecord, RunsByVariant
 
 
 def write_findings(comparison: ComparisonFolder, command: list[str] | None = None) -> Findings:
@@ -97,7 +96,7 @@ def compute_findings(comparison: ComparisonFolder, command: list[str]) -> Findin
         interim_analyses=list_analyzed_seed_counts(budget, verdicts),
         primary_scores=primary_scores,
         scores={name: {config.metric.name: values} for name, values in primary_scores.items()},
-        warnings=collect_comparison_warnings(comparison, valid_runs, scores) + _convert_score_issues(issues),
+        warnings=collect_comparison_warnings(comparison, valid_runs, scores) + convert_score_issues(issues),
         curves={
             name: {
                 config.metric.name: {str(seed): run.curve for seed, run in runs_by_seed.items() if len(run.curve) > 1}
@@ -132,15 +131,6 @@ def compute_findings(comparison: ComparisonFolder, command: list[str]) -> Findin
 def _describe_revision(revision: RevisionRecord) -> str:
     """Return the name and the commit of a git revision, for the report's table of commands."""
     return f"{revision.name} ({revision.commit[:12]}{', with uncommitted changes' if revision.patch else ''})"
-
-
-def _convert_score_issues(issues: Sequence[ScoreIssue]) -> list[ResultWarning]:
-    """Return the issues of the scores that do not withhold a verdict as warnings."""
-    return [
-        ResultWarning(kind=issue.kind, variant=issue.variant, message=issue.message, advice=issue.advice)
-        for issue in issues
-        if not issue.is_blocking
-    ]
 
 
 def build_scores(comparison: ComparisonFolder, valid_runs: RunsByVariant) -> dict[str, Scores]:

@@ -10,7 +10,7 @@ import numpy as np
 from headtohead.experiment.schemas.versus import NoiseEstimate
 from headtohead.verdict.power import compute_min_detectable_effect
 from headtohead.verdict.variance_components import estimate_variance_components
-from headtohead.versus.records import RunsByVariant
+from headtohead.versus.file_schemas import RunsByVariant
 
 REPORTED_SEED_COUNTS = (3, 5, 8, 12, 20)
 """seeds per variant for which the smallest detectable change is reported"""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from headtohead.config.experiment import BASELINE
 from headtohead.experiment.schemas.versus import Observation
 from headtohead.versus.comparison_folder import ComparisonFolder
-from headtohead.versus.records import CommandRun, RunsByVariant
+from headtohead.versus.file_schemas import CommandRun, RunsByVariant
 
 MAX_LISTED_FILES = 5
 

@@ -7,12 +7,13 @@ warning instead: comparison_warnings.py.
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Mapping
 
 from headtohead.audit.result import list_blocking_reasons
 from headtohead.config.experiment import BASELINE
 from headtohead.versus.comparison_folder import ComparisonFolder
-from headtohead.versus.records import CommandRun, RunsByVariant, ignores_seed, list_shared_files
+from headtohead.versus.file_schemas import CommandRun, RunsByVariant
 
 MAX_LISTED_FILES = 3
 
@@ -84,3 +85,24 @@ def _differs_by_more_than_seeds(comparison: ComparisonFolder, baseline: Mapping[
     if repeated_run is None or first_run is None or not repeated_run.has_finite_value or len(baseline) < 2:
         return False
     return abs(repeated_run.value - first_run.value) > statistics.stdev(run.value for run in baseline.values())
+
+
+def ignores_seed(runs_by_seed: Mapping[int, CommandRun]) -> bool:
+    """Return whether runs with different seeds have equal curves, a reason to withhold the verdict.
+
+    The script does not use its seed: random initialization and shuffling rule out that this happens by chance.
+    """
+    return len(runs_by_seed) >= 2 and len({tuple(run.curve) for run in runs_by_seed.values()}) == 1
+
+
+def list_shared_files(runs_by_seed: Mapping[int, CommandRun]) -> list[str]:
+    """Return the files outside of the run folders that several runs wrote, or that one run wrote and a later one read.
+
+    Runs that share files, such as a checkpoint, may depend on each other, a reason to warn or to withhold the verdict.
+    """
+    modified_times: dict[str, set[int]] = defaultdict(set)
+    for run in runs_by_seed.values():
+        for file, modified_time in run.written_files.items():
+            modified_times[file].add(modified_time)
+    read_files = {file for run in runs_by_seed.values() for file in run.read_files}
+    return sorted(read_files | {file for file, times in modified_times.items() if len(times) > 1})

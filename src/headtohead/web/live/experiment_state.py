@@ -24,7 +24,7 @@ from headtohead.errors import HeadToHeadError, RunFolderError
 from headtohead.experiment import schemas
 from headtohead.experiment.run_folder import ExperimentRuns
 from headtohead.versus.config import VersusConfig
-from headtohead.versus.records import COMPARISON_FILE, RUN_FILE, CommandRun, ComparisonFile
+from headtohead.versus.file_schemas import COMPARISON_FILE, RUN_FILE, CommandRun, ComparisonFile
 from headtohead.web import training_process
 from headtohead.web.experiment_folders import find_readable_file, resolves_inside_folder
 

@@ -16,12 +16,12 @@ from headtohead.audit.result import CheckResult
 from headtohead.errors import HeadToHeadError, RequestError, format_suggestion
 from headtohead.json_files import read_jsonl
 from headtohead.versus.config import VersusConfig
+from headtohead.versus.file_schemas import LOG_FILE, RECORD_FILE, CommandRun, RunStatus
 from headtohead.versus.jobs import CommandJob
 from headtohead.versus.outputs.example_scores import read_example_scores
 from headtohead.versus.outputs.metric_aggregation import aggregate_values
 from headtohead.versus.outputs.metric_file_state import MetricFileState
 from headtohead.versus.outputs.metric_readers import MetricValue, list_metric_names_in_output, read_metric_values
-from headtohead.versus.records import LOG_FILE, RECORD_FILE, CommandRun, RunStatus
 from headtohead.versus.script_files import TouchedFiles
 
 NUM_LAST_LINES = 15

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol, SupportsFloat
 
 from headtohead.errors import RequestError
 from headtohead.json_files import append_jsonl
-from headtohead.versus.records import RECORD_FILE, RECORDED_EXAMPLES_FILE
+from headtohead.versus.file_schemas import RECORD_FILE, RECORDED_EXAMPLES_FILE
 
 if TYPE_CHECKING:
     import numpy as np

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from typing import Literal
 
@@ -107,27 +106,6 @@ class CommandRun(VersionedRecord):
     def has_value(self) -> bool:
         """Whether the run has a value, finite or not. Other runs are repeated by --resume."""
         return self.status in ("finished", "not finite")
-
-
-def ignores_seed(runs_by_seed: Mapping[int, CommandRun]) -> bool:
-    """Return whether runs with different seeds have equal curves: their script does not use its seed.
-
-    Random initialization and shuffling rule out that this happens by chance.
-    """
-    return len(runs_by_seed) >= 2 and len({tuple(run.curve) for run in runs_by_seed.values()}) == 1
-
-
-def list_shared_files(runs_by_seed: Mapping[int, CommandRun]) -> list[str]:
-    """Return the files outside of the run folders that several runs wrote, or that one run wrote and a later one read.
-
-    Runs that share files, such as a checkpoint, may depend on each other.
-    """
-    modified_times: dict[str, set[int]] = defaultdict(set)
-    for run in runs_by_seed.values():
-        for file, modified_time in run.written_files.items():
-            modified_times[file].add(modified_time)
-    read_files = {file for run in runs_by_seed.values() for file in run.read_files}
-    return sorted(read_files | {file for file, times in modified_times.items() if len(times) > 1})
 
 
 RunsByVariant = Mapping[str, Mapping[int, CommandRun]]
