@@ -14,7 +14,7 @@ from unittest import mock
 
 from scipy import special
 
-from headtohead.config import loading as config_loading
+from headtohead.config import recipe_catalog
 from headtohead.decoding_comparison.results import read_results
 from headtohead.experiment import loading, run_folder
 from headtohead.experiment.schemas import Findings, SummarizationTeacherFile
@@ -52,7 +52,7 @@ DECODING_SECTIONS = {
 
 def store_run_results(runs: Path) -> None:
     """Write the findings of complete runs, without machine-specific details, to docs/figures."""
-    for name in config_loading.list_recipes():
+    for name in recipe_catalog.list_recipes():
         if not (runs / name / "experiment.json").is_file():
             continue
         experiment_runs = run_folder.open_runs(runs / name)
@@ -135,7 +135,7 @@ def measure_durations() -> None:
     """Write the CPU seconds of all trials of each recipe, extrapolated from a few training steps."""
     durations = read_json_object(DURATIONS_FILE)
     with mock.patch("time.perf_counter", time.process_time):  # excludes the time of other processes
-        for name in config_loading.list_recipes():
+        for name in recipe_catalog.list_recipes():
             experiment = loading.load_experiment(name)
             if experiment.data.source == "summaries":  # no default corpus
                 continue

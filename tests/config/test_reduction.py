@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from headtohead.config.experiment import Experiment
-from headtohead.config.loading import parse_experiment
+from headtohead.config.parse_experiment import parse_experiment
 from headtohead.errors import ConfigError, RequestError
 
 FILE = """

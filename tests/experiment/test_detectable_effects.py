@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from headtohead.config import loading as config_loading
+from headtohead.config import recipe_catalog
 from headtohead.errors import RequestError
 from headtohead.experiment.loading import load_experiment
 from headtohead.runner.detectable_effects import DetectableEffects, estimate_detectable_effects
@@ -19,7 +19,7 @@ from headtohead.runner.run_experiment import run_experiment
 
 pytestmark = pytest.mark.usefixtures("in_process_workers")
 
-NOISE = json.loads((Path(config_loading.__file__).parent / "recipes" / "noise.json").read_text())
+NOISE = json.loads((Path(recipe_catalog.__file__).parent / "recipes" / "noise.json").read_text())
 
 
 def check_power(row: DetectableEffects, seeds: int, deviation: float, num_comparisons: int) -> None:

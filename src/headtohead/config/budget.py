@@ -60,7 +60,7 @@ def parse_budget(text: str) -> Budget:
 
 
 def convert_to_steps(steps_or_epochs: int | str, steps_per_epoch: int) -> int:
-    """Convert an interval or a position in training, such as `eval_every`, to training steps.
+    """Convert a budget or interval in steps or epochs, such as `eval_every`, to training steps.
 
     Args:
         steps_or_epochs: Number of steps, or a string such as "15 epochs".

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from headtohead.config.overlays import RawConfig, RawExperiment
@@ -12,7 +14,7 @@ from headtohead.errors import ConfigError, RequestError, ValidationIssue
 
 
 def read_experiment_file(path: Path) -> RawExperiment:
-    """Parse an experiment file, without validating its settings; raise `ConfigError` if it is not TOML."""
+    """Read an experiment file as raw settings, without validating them; raise `ConfigError` if it is not TOML."""
     raw: RawConfig = {}
     try:
         text = path.read_text(encoding="utf-8") if path.stat().st_size <= MAX_FILE_BYTES else ""
@@ -33,7 +35,7 @@ def read_experiment_file(path: Path) -> RawExperiment:
 
 
 def _find_line_numbers(text: str) -> dict[str, int]:
-    """Return the line number of each dotted key in a TOML file. Keys in unusual layouts may be missing."""
+    """Return the line number of each dotted key in an experiment file. Keys in unusual layouts may be missing."""
     line_numbers: dict[str, int] = {}
     num_array_elements: Counter[str] = Counter()
     table = ""
@@ -49,3 +51,17 @@ def _find_line_numbers(text: str) -> dict[str, int]:
         elif key := re.match(r"\s*([\w.\-\"]+)\s*=", line):
             line_numbers.setdefault(f"{table}.{key.group(1)}".strip(".").replace('"', ""), line_number)
     return line_numbers
+
+
+def add_line_number(
+    issue: ValidationIssue, line_numbers: Mapping[str, int], overridden_keys: set[str]
+) -> ValidationIssue:
+    """Return the issue with its line in the experiment file, or with the `--set` option that caused it."""
+    keys = issue.location.split(".")
+    for end in range(len(keys), 0, -1):
+        key = ".".join(keys[:end])
+        if key in overridden_keys:
+            return replace(issue, location=f"--set {issue.location}")
+        if key in line_numbers:
+            return replace(issue, location=f"{issue.location} (line {line_numbers[key]})")
+    return issue

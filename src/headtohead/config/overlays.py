@@ -52,7 +52,7 @@ def apply_variant(raw_config: RawConfig, changes: RawConfig) -> RawConfig:
 
 
 def flatten_settings(settings: Mapping[str, Any], prefix: str = "") -> RawConfig:
-    """Return nested settings as one dict with dotted names."""
+    """Return nested settings as one dict with dotted names, the inverse of `nest_dotted_keys`."""
     flat_settings: RawConfig = {}
     for key, value in settings.items():
         if isinstance(value, dict) and value:
@@ -78,7 +78,7 @@ def nest_dotted_keys(raw: Mapping[str, Any]) -> RawConfig:
 
 
 def _nest_variant_changes(variants: Mapping[str, Any]) -> RawConfig:
-    """Expand the dotted keys in the changes of each variant, but not in the variants' names, which may contain dots."""
+    """Expand the dotted keys in the changes that each variant overlays, but not in the variants' names."""
     return {
         name: nest_dotted_keys(changes) if isinstance(changes, Mapping) else changes
         for name, changes in variants.items()
@@ -137,7 +137,7 @@ def apply_full_table(raw_experiment: RawExperiment) -> RawExperiment:
 
 
 def merge_tables(raw: RawConfig, changes: RawConfig) -> RawConfig:
-    """Return a copy of `raw` updated with `changes`. Tables are merged key by key; all other values are replaced."""
+    """Return settings overlaid with `changes`. Tables are merged key by key; all other values are replaced."""
     merged_tables = copy.deepcopy(raw)
     for key, value in copy.deepcopy(changes).items():
         current_value = merged_tables.get(key)

@@ -40,7 +40,7 @@ QUICK_MAX_CONTEXT = 512
 
 
 def select_variants(raw_experiment: RawExperiment, selected_names: Sequence[str]) -> RawExperiment:
-    """Remove all variants except the selected ones, and the claims, results and comparisons that mention others."""
+    """Reduce an experiment to the variants of `--only`: remove others, and claims and comparisons that mention them."""
     variants = raw_experiment.raw_config.get("variants")
     variant_names = list(variants) if isinstance(variants, dict) else []
     if unknown_names := [name for name in selected_names if name not in variant_names]:
@@ -69,7 +69,7 @@ def select_variants(raw_experiment: RawExperiment, selected_names: Sequence[str]
 
 
 def _mentions_only(element: RawConfig, variants: set[str]) -> bool:
-    """Return whether a claim, published result or comparison mentions no variants except those in `variants`."""
+    """Return whether a claim, published result or comparison survives a reduction to `variants`: it names no other."""
     mentioned_names = [element.get(key, BASELINE) for key in ("variant", "baseline")]
     return element.get("variants") != [] and all(
         not isinstance(name, str) or name in variants for name in mentioned_names
@@ -214,7 +214,7 @@ def _shrink_search(search: Any) -> None:
 
 
 def _shrink_budget(text: Any) -> Any:
-    """Return a tenth of a training budget. Invalid values are returned unchanged and rejected later."""
+    """Return a tenth of a training budget, for a quick look. Invalid values are unchanged, and rejected later."""
     if not isinstance(text, str) or not BUDGET_REGEX.fullmatch(text):
         return text
     budget = parse_budget(text)

@@ -1,8 +1,8 @@
 """Load an experiment file, or a dict with its keys, into a validated `Experiment`.
 
-`config.loading` parses the file and validates types. This module adds what needs the registries and the disk: it
-imports the user's plugins, makes paths absolute, and checks the names and options of parts, tokenizers, corpus sources
-and strategies. All errors are reported at once.
+`config.parse_experiment` parses the file and validates types. This module adds what needs the registries and the disk:
+it imports the user's plugins, makes paths absolute, and checks the names and options of parts, tokenizers, corpus
+sources and strategies. All errors are reported at once.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from headtohead.config import experiment, loading
+from headtohead.config import experiment, parse_experiment
 from headtohead.config.overlays import RawConfig
+from headtohead.config.validation.validate_experiment import validate_experiment
 from headtohead.data.sources.loading import resolve_source_path
 from headtohead.experiment import trust
 from headtohead.experiment.provenance.user_files import find_code_files
@@ -31,7 +32,7 @@ def load_experiment(
     use_quick_setting: bool = False,
     only: Sequence[str] = (),
 ) -> experiment.Experiment:
-    """Load an experiment from a recipe or file.
+    """Load an experiment from a recipe or file, with custom parts and all checks against the registries.
 
     Args:
         recipe_or_file: Name of a recipe, or path of an experiment file.
@@ -53,7 +54,7 @@ def load_experiment(
             raw.setdefault("data", {})["source"] = resolve_source_path(str(data_source), Path("."))
 
     uses_other_data = data_source is not None and str(data_source) != "sotu"
-    parsed_experiment = loading.parse_experiment(
+    parsed_experiment = parse_experiment.parse_experiment(
         recipe_or_file,
         settings,
         data_folder=Path(str(data_source)).expanduser() if uses_other_data else None,
@@ -75,7 +76,7 @@ def build_experiment(raw: dict[str, Any], name: str = "experiment") -> experimen
     current_folder = Path(".")
     _load_plugins(raw, list_plugin_files(raw, current_folder))
     resolve_paths(raw, current_folder)
-    built_experiment = loading.build_experiment(raw, name, find_part_issues=check_registered_names)
+    built_experiment = validate_experiment(raw, name, find_part_issues=check_registered_names)
     trust.trust_files(find_code_files(built_experiment).values())
     return built_experiment
 

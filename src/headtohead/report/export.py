@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from headtohead.config.loading import read_report_texts
+from headtohead.config.parse_experiment import read_report_texts
 from headtohead.experiment import findings_view, schemas
 from headtohead.experiment.schemas import Findings
 from headtohead.presentation import output_files

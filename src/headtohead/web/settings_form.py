@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from headtohead.config import loading, overlays, recipe_catalog
+from headtohead.config import overlays, parse_experiment, recipe_catalog
 from headtohead.config.recipe_catalog import list_recipe_summaries
 from headtohead.config.tasks import TASK_SPECS
 from headtohead.config.toml import format_toml_value, parse_toml_value
@@ -74,7 +74,7 @@ def list_recipes(experiment_files_folder: Path) -> dict[str, JsonDict]:
     }
     for name in _list_experiment_files(experiment_files_folder):
         try:
-            raw = loading.read_raw_experiment(resolve_recipe(name, experiment_files_folder)).raw_config
+            raw = parse_experiment.read_raw_experiment(resolve_recipe(name, experiment_files_folder)).raw_config
         except RequestError:
             continue
         if isinstance(raw.get("question"), str) and isinstance(raw.get("task"), str):
@@ -120,7 +120,7 @@ def build_form_fields(
 
     Settings that do not apply to the task are omitted unless the file sets them.
     """
-    raw_experiment = loading.read_raw_experiment(resolve_recipe(recipe, experiment_files_folder))
+    raw_experiment = parse_experiment.read_raw_experiment(resolve_recipe(recipe, experiment_files_folder))
     raw = (overlays.apply_full_table(raw_experiment) if full else raw_experiment).raw_config
     task = TASK_SPECS.get(str(raw.get("task")))
     hidden_settings = {*FORBIDDEN_SETTINGS, *(task.unused_settings if task else ())}
@@ -274,7 +274,7 @@ def validate_training_request(request: TrainingRequest, experiment_files_folder:
     if issues:
         raise ConfigError("form", issues)
     overrides = [*settings, *([f"data.source={json.dumps(data)}"] if data else [])]
-    loading.parse_experiment(recipe, overrides, full=request.full, quick=request.quick)
+    parse_experiment.parse_experiment(recipe, overrides, full=request.full, quick=request.quick)
     return replace(request, settings=tuple(settings), data=data)
 
 

@@ -77,7 +77,7 @@ class TeacherConfig(BaseConfig):
 
     @model_validator(mode="after")
     def _check_consistency(self) -> TeacherConfig:
-        """Raise ValueError for incompatible settings."""
+        """Raise ValueError for incompatible settings in the table [teacher]."""
         if isinstance(self.model, str) and self.training is not None:
             raise ValueError(
                 "training requires a teacher built from parts, but model selects an existing one; remove training"

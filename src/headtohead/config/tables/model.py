@@ -145,7 +145,7 @@ class TransformerConfig(BaseConfig):
 
     @model_validator(mode="after")
     def _check_single_parts(self) -> TransformerConfig:
-        """Raise ValueError if a layer has more than one attention, feed-forward or block."""
+        """Raise ValueError if [model] lists more than one attention, feed-forward or block for a layer."""
         for slot in ("attention", "feedforward", "block"):
             choice = getattr(self, slot)
             if isinstance(choice, PerLayer) and any(len(parts) != 1 for parts in choice.layers):
@@ -257,7 +257,7 @@ class PretrainedModelConfig(BaseConfig):
 
     @model_validator(mode="after")
     def _check_consistency(self) -> PretrainedModelConfig:
-        """Raise ValueError for incompatible settings."""
+        """Raise ValueError for incompatible settings of a pretrained model in the table [model]."""
         if self.lora is not None and self.freeze != "none":
             raise ValueError("lora already freezes the encoder; remove freeze")
         if self.lora is not None and self.layer_decay != 1:

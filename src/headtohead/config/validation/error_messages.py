@@ -148,7 +148,7 @@ def convert_pydantic_error(error: Any) -> ValidationIssue:
 
 
 def suggest_key(key: str, allowed_keys: Sequence[str], table_name: str) -> str | None:
-    """Return the key that was probably meant: a synonym, the key of a different table, or the closest one."""
+    """Return the key that an error message suggests for an unknown one: a synonym, or a similar key of any table."""
     synonym = _KEY_BY_SYNONYM.get(key.lower().replace("-", "_"))
     if synonym is not None:
         return synonym.rpartition(".")[2] if synonym.rpartition(".")[2] in allowed_keys else synonym
@@ -170,7 +170,7 @@ def _describe_toml_value(value: object) -> str:
 
 
 def _get_allowed_keys(table_path: Sequence[str], model_class: type[BaseModel] | None) -> tuple[str, ...]:
-    """Return the keys that an experiment file may have in a table; () if they are not known.
+    """Return the keys of a table for an error message that lists the allowed ones; () if they are not known.
 
     `model_class` is the config class of the [model] table, if it is known.
     """
@@ -190,7 +190,7 @@ def _get_allowed_keys(table_path: Sequence[str], model_class: type[BaseModel] | 
 
 
 def _find_config_classes(annotation: Any) -> list[type[BaseModel]]:
-    """Return the pydantic models in a type annotation, unions and containers included."""
+    """Return the pydantic models in a type annotation, whose fields an error message may list."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [

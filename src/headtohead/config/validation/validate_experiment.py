@@ -1,123 +1,41 @@
-"""Read and validate experiment files. All issues are reported together, each with its line number.
+"""Validate the settings of an experiment: the file, its variants, and its search, tuning and sweep.
 
-A file is parsed to a plain dict, to which overlays (`[full]`, `--quick`, `--set`) are applied. Each variant is a copy
-of this dict with some values replaced. The pydantic models of this package validate the results. A callback checks the
-names and options of parts, which this package does not know.
+All issues are returned together. The pydantic models of `config` validate the settings, and the other modules of this
+package check what a model of a single table cannot. A callback checks the names and options of parts, which `config`
+does not know.
 """
 
 from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from headtohead.config.base import FOLDER_NAME_PATTERN, FOLDER_NAME_RULE
 from headtohead.config.experiment import BASELINE, VARIANT_INDEPENDENT_KEYS, Experiment
-from headtohead.config.experiment_file import read_experiment_file
-from headtohead.config.overlays import (
-    VARIANT_TABLES,
-    RawConfig,
-    RawExperiment,
-    adapt_to_other_data,
-    apply_full_table,
-    apply_original_setup,
-    apply_overrides,
-    apply_variant,
-    drop_overlay_tables,
-)
-from headtohead.config.recipe_catalog import find_recipe, list_recipes
-from headtohead.config.reduction import apply_quick_mode, select_variants
-from headtohead.config.tables.report_text import ReportText
+from headtohead.config.overlays import VARIANT_TABLES, RawConfig, apply_variant
 from headtohead.config.tasks import TASK_SPECS
 from headtohead.config.toml import find_unsupported_values
-from headtohead.config.validation.consistency import check_experiment
+from headtohead.config.validation.consistency import check_consistency
 from headtohead.config.validation.error_messages import convert_pydantic_error
 from headtohead.config.validation.search_checks import check_search, check_tuning
 from headtohead.config.validation.sweep_checks import check_sweep
 from headtohead.config.variant_changes import ChangeCheck
-from headtohead.errors import ConfigError, RequestError, ValidationIssue, suggest
+from headtohead.errors import ConfigError, ValidationIssue, suggest
 
 PartIssueFinder = Callable[[RawConfig], list[ValidationIssue]]
 """callable that returns the issues of the part names and options in the settings"""
 MAX_VARIANTS = 1000
 
 
-def read_raw_experiment(recipe_or_file: str | Path) -> RawExperiment:
-    """Read a recipe or an experiment file, without validating its settings."""
-    path = Path(recipe_or_file)
-    if not path.is_file():
-        if path.suffix == ".toml" or path.name != str(recipe_or_file):
-            raise RequestError(f"{path}: no such file")
-        path = find_recipe(str(recipe_or_file))
-    return read_experiment_file(path)
-
-
-def parse_experiment(
-    recipe_or_file: str | Path,
-    overrides: Sequence[str] = (),
-    *,
-    data_folder: Path | None = None,
-    full: bool = False,
-    quick: bool = False,
-    only: Sequence[str] = (),
-    find_part_issues: PartIssueFinder | None = None,
-    import_plugins: Callable[[RawConfig, Path], None] | None = None,
-) -> Experiment:
-    """Read and validate an experiment file.
-
-    Overlays are applied in the order of the arguments below.
-
-    Args:
-        recipe_or_file: Name of a recipe, or path of an experiment file.
-        data_folder: Folder with the user's data. If it contains the files of `[original]`, that table is applied;
-            otherwise settings that only apply to the recipe's data are removed.
-        full: Apply the `[full]` table.
-        only: Variants to keep; all if empty.
-        quick: Reduce the experiment to a quick look.
-        overrides: Settings of the form `key=value`, applied last.
-        find_part_issues: Callback that returns issues of part names and options.
-        import_plugins: Callback that imports custom parts before validation. Receives the settings and the file's
-            folder, and may change the settings.
-
-    Raises:
-        ConfigError: If the file is invalid. The error lists every issue.
-    """
-    raw_experiment = read_raw_experiment(recipe_or_file)
-    if data_folder is not None:
-        raw_experiment = _adapt_to_data_folder(raw_experiment, data_folder)
-    raw_experiment = apply_full_table(raw_experiment) if full else raw_experiment
-    raw_experiment = select_variants(raw_experiment, only) if only else raw_experiment
-    raw_experiment = apply_quick_mode(raw_experiment) if quick else raw_experiment
-    raw_experiment = apply_overrides(drop_overlay_tables(raw_experiment), overrides)
-    if import_plugins:
-        import_plugins(raw_experiment.raw_config, Path(raw_experiment.source).parent)
-    experiment, issues = _build_checked_experiment(raw_experiment.raw_config, raw_experiment.name, find_part_issues)
-    if issues or experiment is None:
-        overridden_keys = {override.partition("=")[0].strip() for override in overrides}
-        issues = [_add_line_number(issue, raw_experiment.line_numbers, overridden_keys) for issue in issues]
-        raise ConfigError(raw_experiment.source, issues)
-    return experiment
-
-
-def _adapt_to_data_folder(raw_experiment: RawExperiment, data_folder: Path) -> RawExperiment:
-    """Apply the `[original]` table if the folder contains its files; otherwise adapt a recipe to the user's data."""
-    original = raw_experiment.raw_config.get("original")
-    original_files = original.get("files", ()) if isinstance(original, dict) else ()
-    if original_files and all((data_folder / str(name)).is_file() for name in original_files):
-        return apply_original_setup(raw_experiment)
-    is_recipe = Path(raw_experiment.source).parent == find_recipe(list_recipes()[0]).parent
-    return adapt_to_other_data(raw_experiment) if is_recipe else raw_experiment
-
-
-def build_experiment(
+def validate_experiment(
     raw_config: RawConfig, name: str, *, find_part_issues: PartIssueFinder | None = None
 ) -> Experiment:
-    """Validate an experiment given as a dict.
+    """Return the experiment that a dict describes, after all checks.
 
     Args:
         raw_config: Settings with the keys of an experiment file.
@@ -127,31 +45,20 @@ def build_experiment(
     Raises:
         ConfigError: If a setting is invalid. The error lists every issue.
     """
-    experiment, issues = _build_checked_experiment(raw_config, name, find_part_issues)
+    experiment, issues = build_checked_experiment(raw_config, name, find_part_issues)
     if issues or experiment is None:
         raise ConfigError(name, issues)
     return experiment
 
 
-def read_report_texts(path: Path) -> tuple[ReportText, ...]:
-    """Return the `[[text]]` blocks of an experiment file; raise `ConfigError` if they are invalid."""
-    raw_experiment = read_raw_experiment(path)
-    try:
-        return TypeAdapter(tuple[ReportText, ...]).validate_python(tuple(raw_experiment.raw_config.get("text", ())))
-    except ValidationError as error:
-        issues = [convert_pydantic_error({**details, "loc": ("text", *details["loc"])}) for details in error.errors()]
-        issues = [_add_line_number(issue, raw_experiment.line_numbers, set()) for issue in issues]
-        raise ConfigError(str(path), issues) from None
-
-
-def _build_checked_experiment(
+def build_checked_experiment(
     raw: RawConfig, name: str, find_part_issues: PartIssueFinder | None
 ) -> tuple[Experiment | None, list[ValidationIssue]]:
-    """Return the experiment (None if it is invalid) and the issues of the file, its variants and its search."""
+    """Validate an experiment, its variants, search and sweep; return it, or None if invalid, and all issues."""
     raw = _fill_name_and_metric(raw, name)
     if issues := find_unsupported_values(raw):
         return None, issues
-    experiment, issues = _validate_experiment(raw)
+    experiment, issues = _validate_settings(raw)
     if find_part_issues:
         issues += find_part_issues(raw)
     file_issues = {(issue.location, issue.message) for issue in issues}
@@ -178,7 +85,7 @@ def _build_checked_experiment(
 
 
 def _fill_name_and_metric(raw: RawConfig, name: str) -> RawConfig:
-    """Return a copy with the experiment's name and the default metric of its task."""
+    """Return a copy to validate, with the experiment's name and the default metric of its task."""
     raw = {"name": name, **copy.deepcopy(raw)}
     primary = raw.setdefault("primary", {})
     if isinstance(primary, dict) and raw.get("task") in TASK_SPECS:
@@ -187,7 +94,7 @@ def _fill_name_and_metric(raw: RawConfig, name: str) -> RawConfig:
 
 
 def _check_variant(variant: str, changes: Any, check_changes: ChangeCheck) -> list[ValidationIssue]:
-    """Return the issues of one variant; their locations start with `variants.NAME`."""
+    """Return the validation issues of one variant; their locations start with `variants.NAME`."""
     location = f"variants.{variant}"
     if variant == BASELINE:
         return [ValidationIssue(location, "is reserved for the unchanged settings; choose another name")]
@@ -215,7 +122,7 @@ def _check_variant_changes(
     merged_config = apply_variant(
         {key: value for key, value in raw.items() if key not in VARIANT_INDEPENDENT_KEYS}, changes
     )
-    issues = _validate_experiment(merged_config)[1] + (find_part_issues(merged_config) if find_part_issues else [])
+    issues = _validate_settings(merged_config)[1] + (find_part_issues(merged_config) if find_part_issues else [])
     return [
         issue
         for issue in issues
@@ -224,8 +131,8 @@ def _check_variant_changes(
     ]
 
 
-def _validate_experiment(raw: RawConfig) -> tuple[Experiment | None, list[ValidationIssue]]:
-    """Return the experiment (None if it is invalid) and its issues, at most one per location."""
+def _validate_settings(raw: RawConfig) -> tuple[Experiment | None, list[ValidationIssue]]:
+    """Validate settings with pydantic; return the experiment, or None, and its issues, at most one per location."""
     try:
         experiment = Experiment.model_validate(raw)
     except ValidationError as error:
@@ -239,7 +146,7 @@ def _validate_experiment(raw: RawConfig) -> tuple[Experiment | None, list[Valida
         for issue in _check_remaining_settings(raw, [details["loc"] for details in error.errors()]):
             issues.setdefault(issue.location, issue)
         return None, list(issues.values())
-    return experiment, check_experiment(experiment)
+    return experiment, check_consistency(experiment)
 
 
 def _check_remaining_settings(
@@ -253,7 +160,7 @@ def _check_remaining_settings(
     remaining = {"question": "", **copy.deepcopy(raw)}
     removed_keys = {_remove_invalid_setting(remaining, location) for location in invalid_locations} - {""}
     try:
-        issues = check_experiment(Experiment.model_validate(remaining))
+        issues = check_consistency(Experiment.model_validate(remaining))
     except ValidationError as error:
         issues = [convert_pydantic_error(details) for details in error.errors() if details["type"] == "value_error"]
     return [
@@ -275,17 +182,3 @@ def _remove_invalid_setting(raw: RawConfig, location: Sequence[int | str]) -> st
             value = value[location_item]
     table.pop(key, None)
     return key
-
-
-def _add_line_number(
-    issue: ValidationIssue, line_numbers: Mapping[str, int], overridden_keys: set[str]
-) -> ValidationIssue:
-    """Return the issue with its line in the experiment file, or with the `--set` option that caused it."""
-    keys = issue.location.split(".")
-    for end in range(len(keys), 0, -1):
-        key = ".".join(keys[:end])
-        if key in overridden_keys:
-            return replace(issue, location=f"--set {issue.location}")
-        if key in line_numbers:
-            return replace(issue, location=f"{issue.location} (line {line_numbers[key]})")
-    return issue
