@@ -7,7 +7,9 @@ import math
 import re
 import statistics
 import time
+import tomllib
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,19 +17,21 @@ from unittest import mock
 from scipy import special
 
 from headtohead.config import recipe_catalog
+from headtohead.config.recipe_catalog import RecipeSummary
 from headtohead.decoding_comparison.results import read_results
 from headtohead.experiment import loading, run_folder
 from headtohead.experiment.schemas import Findings, SummarizationTeacherFile
 from headtohead.findings import compute
-from headtohead.json_files import read_json_object
 from headtohead.runner.plan import plan_experiment
 from headtohead.verdict.record import Verdict
 
 PROJECT_ROOT = Path(__file__).parents[1]
+CORPUS_TITLES = {"sotu": "State of the Union", "summaries": "your documents (--data)"}
+"""titles of the corpora of recipes, by `data.source`"""
 RESULTS_FOLDER = PROJECT_ROOT / "docs" / "figures"
 """results of complete runs, from which the pages are written"""
-DURATIONS_FILE = PROJECT_ROOT / "src" / "headtohead" / "config" / "recipes" / "durations.json"
-NOISE_FILE = DURATIONS_FILE.with_name("noise.json")
+CATALOG_FILE = PROJECT_ROOT / "src" / "headtohead" / "config" / "recipes" / "catalog.json"
+NOISE_FILE = CATALOG_FILE.with_name("noise.json")
 SHOWN_SECTIONS = {
     "schema_version",
     "metric",
@@ -133,7 +137,7 @@ def _derive_seed_std(verdict: Verdict) -> float | None:
 
 def measure_durations() -> None:
     """Write the CPU seconds of all trials of each recipe, extrapolated from a few training steps."""
-    durations = read_json_object(DURATIONS_FILE)
+    durations = read_durations()
     with mock.patch("time.perf_counter", time.process_time):  # excludes the time of other processes
         for name in recipe_catalog.list_recipes():
             experiment = loading.load_experiment(name)
@@ -145,4 +149,32 @@ def measure_durations() -> None:
                 seconds += plan.search.trials * plan.search.seconds
             durations[name] = round(seconds)
             print(name, durations[name])
-    DURATIONS_FILE.write_text(json.dumps(durations, indent=1) + "\n")
+    CATALOG_FILE.write_text(build_catalog(durations))
+
+
+def read_durations() -> dict[str, float]:
+    """Return the CPU seconds of all trials of each recipe, as measured before."""
+    return {summary.name: summary.cpu_seconds for summary in recipe_catalog.list_recipe_summaries()}
+
+
+def build_catalog(durations: Mapping[str, float]) -> str:
+    """Return the content of catalog.json."""
+    summaries = [_summarize_recipe(name, seconds) for name, seconds in sorted(durations.items())]
+    summaries.sort(key=lambda summary: recipe_catalog.TOPICS.index(summary.topic))
+    return json.dumps([asdict(summary) for summary in summaries], indent=1, ensure_ascii=False) + "\n"
+
+
+def _summarize_recipe(name: str, cpu_seconds: float) -> RecipeSummary:
+    """Return the catalog entry of a recipe."""
+    raw = tomllib.loads(recipe_catalog.find_recipe(name).read_text(encoding="utf-8"))
+    return RecipeSummary(
+        name,
+        topic=raw["topic"],
+        question=raw["question"],
+        varies=raw["varies"],
+        task=raw["task"],
+        corpus=CORPUS_TITLES[raw.get("data", {}).get("source", "sotu")],
+        variants=tuple(raw.get("variants", {})),
+        cpu_seconds=cpu_seconds,
+        full="full" in raw,
+    )

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tools.recipe_results import DURATIONS_FILE, NOISE_FILE, PROJECT_ROOT, RESULTS_FOLDER
+from tools.recipe_results import CATALOG_FILE, NOISE_FILE, PROJECT_ROOT, RESULTS_FOLDER
 
 from headtohead.config import recipe_catalog
 from headtohead.config.experiment import Experiment
@@ -117,11 +117,12 @@ def build_pages() -> dict[Path, str]:
     names = recipe_catalog.list_recipes()
     experiments = {name: loading.load_experiment(name) for name in names}
     findings_by_recipe = {name: _read_results(name, experiments[name]) for name in names}
-    durations = read_json_object(DURATIONS_FILE)
+    durations = recipe_results.read_durations()
     pages = {
         PAGES_FOLDER / "index.md": _build_index(experiments, durations),
         PAGES_FOLDER / "course-reports.md": COURSE_REPORTS_INTRODUCTION + _build_claims_table(findings_by_recipe),
         PAGES_FOLDER / "decoding.md": _build_decoding_page(),
+        CATALOG_FILE: recipe_results.build_catalog(durations),
         NOISE_FILE: json.dumps(recipe_results.collect_noise(findings_by_recipe), indent=1) + "\n",
     }
     for name in names:

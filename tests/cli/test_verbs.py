@@ -6,12 +6,14 @@ import re
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from headtohead.cli import app
+from headtohead.cli import app, recipes
+from headtohead.cli.app import COMMANDS_BY_MODULE
 from headtohead.cli.recipes import print_recipes
 from headtohead.config.recipe_catalog import TOPICS, list_recipe_summaries, list_recipes
 from headtohead.nn.parts import registry
@@ -36,6 +38,29 @@ print("torch" in sys.modules)
 """
     for argv in (["h2h", "--help"], ["h2h", "recipes"], ["h2h", "run", "--help"]):
         assert run_python(code.format(argv=argv)).endswith("False"), argv
+
+
+def test_each_module_defines_the_commands_listed_for_it():
+    modules = {path.stem for path in Path(recipes.__file__).parent.glob("*.py")}
+    assert modules - {"__init__", "__main__", "app"} == set(COMMANDS_BY_MODULE)
+    code = """
+import json
+from headtohead.cli.app import COMMANDS_BY_MODULE, LazyCommands
+commands, registered = LazyCommands(), {}
+for module, names in COMMANDS_BY_MODULE.items():
+    known_names = set(commands.commands)
+    commands[names[0]]  # in this order, no earlier module may have imported the module
+    registered[module] = sorted(set(commands.commands) - known_names)
+print(json.dumps(registered))
+"""
+    registered = json.loads(run_python(code))
+    assert registered == {module: sorted(names) for module, names in COMMANDS_BY_MODULE.items()}
+
+
+def test_an_unknown_command_gets_a_suggestion():
+    result = CliRunner().invoke(app, ["recipe"])
+    assert result.exit_code == 2
+    assert "'recipes'" in result.output
 
 
 def test_help_shows_every_command_in_full_at_80_columns():

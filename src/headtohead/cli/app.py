@@ -13,16 +13,76 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from headtohead.control_characters import escape_control_characters
 from headtohead.errors import WINDOWS_MESSAGE, HeadToHeadError, RequestError
 
+COMMANDS_BY_MODULE = {
+    "run": ("run", "plan"),
+    "versus": ("versus", "mcp"),
+    "results": ("report", "judge", "verify"),
+    "recipes": ("recipes", "schema"),
+    "models": ("audit", "trust"),
+    "inference": ("predict", "score"),
+    "exchange": ("import", "export", "push"),
+    "doctor": ("doctor",),
+    "attention": ("attention",),
+    "design": ("design",),
+    "generate": ("generate",),
+    "decode": ("decode",),
+    "parts": ("parts",),
+    "serve": ("serve",),
+}
+"""the commands that each module of this package defines, in the order of `h2h --help`"""
+
+
+class LazyCommands(Mapping[str, Any]):
+    """All commands by name. Getting one command imports its module only, because importing all takes longer."""
+
+    def __init__(self) -> None:
+        self.modules = {command: module for module, commands in COMMANDS_BY_MODULE.items() for command in commands}
+        self.commands: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self.commands:
+            self._import_modules([self.modules[name]])
+        return self.commands[name]
+
+    def __iter__(self) -> Iterator[str]:
+        if len(self.commands) < len(self.modules):
+            self._import_modules(COMMANDS_BY_MODULE)
+        return iter(self.modules)
+
+    def __len__(self) -> int:
+        return len(self.modules)
+
+    def _import_modules(self, modules: Iterable[str]) -> None:
+        """Import modules and build the commands that all imported modules have registered."""
+        for module in modules:
+            import_module(f"headtohead.cli.{module}")
+        group: Any = typer.main.get_group(app)
+        self.commands = group.registered_commands
+
+
+class CommandGroup(TyperGroup):
+    """The group of all commands of `h2h`."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.registered_commands = self.commands
+        """the commands of the modules that are imported"""
+        self.commands = LazyCommands()  # type: ignore[assignment]  # no command is added
+
+
 app = typer.Typer(
+    cls=CommandGroup,
     help="You changed one thing in a transformer. Did it help, really?",
     no_args_is_help=True,
     add_completion=False,
@@ -104,6 +164,7 @@ def main() -> None:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         # With small models, two threads on a busy machine are many times slower than one. Users can override this.
         os.environ.setdefault("OMP_NUM_THREADS", "1")
+    gc.set_threshold(100_000)  # importing modules creates many objects, and no garbage
     sys.excepthook = lambda *error: echo("".join(traceback.format_exception(*error)), err=True)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # the encoding of the terminal may lack characters of names and texts

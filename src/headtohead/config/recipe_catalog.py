@@ -9,7 +9,6 @@ from functools import cache
 from importlib import resources
 from pathlib import Path
 
-from headtohead.config.experiment_file import read_experiment_file
 from headtohead.errors import RequestError, format_suggestion
 
 TOPICS = (
@@ -19,8 +18,6 @@ TOPICS = (
     "Does pre-training or fine-tuning help?",
     "Does a small model learn from a larger one?",
 )
-CORPUS_TITLES = {"sotu": "State of the Union", "summaries": "your documents (--data)"}
-"""titles of the corpora of recipes, by `data.source`"""
 
 
 def list_recipes() -> list[str]:
@@ -65,24 +62,9 @@ class RecipeSummary:
 
 @cache
 def list_recipe_summaries() -> tuple[RecipeSummary, ...]:
-    """Return all recipes in the order of `TOPICS`."""
-    durations = json.loads((resources.files(__package__) / "recipes" / "durations.json").read_text(encoding="utf-8"))
-    summaries = [_summarize_recipe(name, durations[name]) for name in list_recipes()]
-    return tuple(sorted(summaries, key=lambda summary: TOPICS.index(summary.topic)))
+    """Return all recipes in the order of `TOPICS`.
 
-
-def _summarize_recipe(name: str, cpu_seconds: float) -> RecipeSummary:
-    """Return the catalog entry of a recipe."""
-    raw = read_experiment_file(find_recipe(name)).raw_config
-    source = raw.get("data", {}).get("source", "sotu")
-    return RecipeSummary(
-        name,
-        topic=raw["topic"],
-        question=raw["question"],
-        varies=raw["varies"],
-        task=raw["task"],
-        corpus=CORPUS_TITLES[source],
-        variants=tuple(raw.get("variants", {})),
-        cpu_seconds=cpu_seconds,
-        full="full" in raw,
-    )
+    They are read from catalog.json, which `python -m tools.recipes` writes: parsing all recipes takes longer.
+    """
+    text = (resources.files(__package__) / "recipes" / "catalog.json").read_text(encoding="utf-8")
+    return tuple(RecipeSummary(**{**entry, "variants": tuple(entry["variants"])}) for entry in json.loads(text))

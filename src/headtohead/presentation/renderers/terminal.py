@@ -44,12 +44,12 @@ class SafeConsole(Console):
 
 def get_stdout_console() -> Console:
     """Return a console for results."""
-    return SafeConsole(highlight=False)
+    return SafeConsole(highlight=False, emoji=False)
 
 
 def get_stderr_console() -> Console:
     """Return a console for progress and notes."""
-    return SafeConsole(stderr=True, highlight=False)
+    return SafeConsole(stderr=True, highlight=False, emoji=False)
 
 
 def print_indented(text: str, indent: int = 2) -> None:
