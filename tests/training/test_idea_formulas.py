@@ -107,6 +107,18 @@ def test_cautious_adamw(cautious_decay: bool) -> None:
     assert_equal(last, w)
 
 
+def test_cautious_decay_applies_to_weights_that_the_update_leaves_alone() -> None:
+    """For example the embeddings of tokens that have not occurred yet."""
+    model = Quadratic()
+    start = model.weight.detach().clone()
+    training = TrainingConfig.model_validate(
+        {"optimizer": {"kind": "cautious-adamw", "lr": LR, "weight_decay": 0.1, "cautious_decay": True}}
+    )
+    model.weight.grad = torch.zeros_like(start)
+    ScheduledOptimizer(model, training, STEPS).step(0)
+    assert_equal(model.weight.detach(), start * (1 - LR * 0.1))
+
+
 def test_schedule_free() -> None:
     """With a constant rate, the evaluated weight is the mean of all z."""
     w, last, evaluated = run_optimizer(kind="schedule-free", beta=0.8)

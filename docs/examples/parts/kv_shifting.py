@@ -16,6 +16,5 @@ class KeyValueShifting(ProjectionStep):
         self.shares = nn.Parameter(torch.cat((share, 1 - share), dim=1))  # keys and values x current and previous
 
     def forward(self, q, k, v, x, context):
-        shares = self.shares[:, :, : k.shape[1]]
-        k, v = (now * x + before * context.shift(x) for x, (now, before) in zip((k, v), shares, strict=True))
+        k, v = (now * x + before * context.shift(x) for x, (now, before) in zip((k, v), self.shares, strict=True))
         return q, k, v

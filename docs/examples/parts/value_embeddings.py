@@ -12,10 +12,13 @@ class ValueEmbedding(ProjectionStep):
 
     def __init__(self, sizes):
         super().__init__(sizes)
-        self.table = None if sizes.layer_index % 2 else nn.Embedding(sizes.vocab_size, sizes.head_dim)
-        self.gate = None if sizes.layer_index % 2 else nn.Parameter(torch.full((sizes.head_dim,), 0.5))
+        self.is_used = sizes.layer_index % 2 == 0
+        if self.is_used:
+            self.table = nn.Embedding(sizes.vocab_size, sizes.key_heads * sizes.head_dim)
+            self.share = nn.Parameter(torch.tensor(0.5))
 
     def forward(self, q, k, v, x, context):
-        if self.table is not None:
-            v = v + (self.gate * self.table(context.input_ids))[:, None]
+        if self.is_used:
+            vectors = self.table(context.input_ids).unflatten(-1, (self.sizes.key_heads, -1))
+            v = v + self.share * vectors.transpose(1, 2)
         return q, k, v

@@ -16,6 +16,7 @@ from transformers.activations import ACT2FN
 from transformers.models.diffllama.modeling_diffllama import DiffLlamaAttention, lambda_init_fn
 from transformers.models.t5.modeling_t5 import T5Attention
 
+from headtohead.config.base import ComponentConfig
 from headtohead.config.tables import model as config_model
 from headtohead.model_factory import build_model
 from headtohead.nn.parts import registry
@@ -30,6 +31,7 @@ HEAD_DIM = 4
 LENGTH = 7
 BATCH_SIZE = 2
 CAUSAL = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
+PLAIN_STACK = ComponentConfig(kind="sequential")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -305,15 +307,52 @@ def test_soft_caps() -> None:
 
 
 @torch.no_grad()
+def test_talking_heads() -> None:
+    part, q, k, v, heads = run_attention("talking-heads")
+    mixed = torch.stack(
+        [sum(part.before[g, h] * compute_scores(q, k)[:, g] for g in range(HEADS)) for h in range(HEADS)], dim=1
+    )
+    weights = causal_softmax(mixed)
+    weights = torch.stack([sum(part.after[g, h] * weights[:, g] for g in range(HEADS)) for h in range(HEADS)], dim=1)
+    assert_equal(heads, weights @ v)
+
+
+@torch.no_grad()
+def test_value_embeddings() -> None:
+    """Every key head of the first layer has its own vector for a token; the second layer has none."""
+    model = build(projection=[{"kind": "linear", "key_heads": 2}, "value-embedding"])
+    x = draw_states(BATCH_SIZE, LENGTH, WIDTH)
+    first, second = ((layer.attention, layer.attention.projection_steps["value-embedding"]) for layer in model.layers)
+    vectors = first[1].table.weight[draw_ids()].view(BATCH_SIZE, LENGTH, 2, HEAD_DIM)
+    value = first[0].projection(x, create_context())[2]
+    expected = value + first[1].share * vectors.transpose(1, 2)
+    assert_equal(first[0].project(x, create_context())[2], expected)
+    assert_equal(second[0].project(x, create_context())[2], second[0].projection(x, create_context())[2])
+
+
+@torch.no_grad()
+def test_cross_layer_keys_and_values() -> None:
+    model, context = build(projection="cross-layer"), create_context()
+    x, y = draw_states(BATCH_SIZE, LENGTH, WIDTH), draw_states(BATCH_SIZE, LENGTH, WIDTH, seed=2)
+    first, second = (
+        layer.attention.project(states, context) for layer, states in zip(model.layers, (x, y), strict=True)
+    )
+    assert_equal(second[1], first[1])
+    assert_equal(second[2], first[2])
+
+
+@torch.no_grad()
 def test_short_convolution_is_that_of_torch() -> None:
-    attention: Any = build(projection=["linear", "short-convolution"]).layers[0].attention
+    """Every channel of every head has its own kernel."""
+    attention: Any = build(projection=[{"kind": "linear", "key_heads": 2}, "short-convolution"]).layers[0].attention
     x = draw_states(BATCH_SIZE, LENGTH, WIDTH)
     plain, convolved = attention.projection(x, create_context()), attention.project(x, create_context())
     kernels = attention.projection_steps["short-convolution"].kernels
     for before, after, kernel in zip(plain, convolved, kernels, strict=True):
-        columns = before.flatten(0, 1).transpose(1, 2)  # torch: batch x channels x length, latest token last
-        expected = F.conv1d(F.pad(columns, (2, 0)), kernel.flip(1)[:, None], groups=HEAD_DIM)
-        assert_equal(after, expected.transpose(1, 2).view_as(before))
+        columns = before.transpose(2, 3).flatten(1, 2)  # torch: batch x channels x length, latest token last
+        weight = kernel.flatten(1).T.flip(1)[:, None]
+        expected = F.conv1d(F.pad(columns, (2, 0)), weight, groups=columns.shape[1])
+        assert_equal(after, expected.unflatten(1, before.shape[1::2]).transpose(2, 3))
 
 
 # Norms and feed-forward layers
@@ -354,6 +393,23 @@ def test_xielu_is_that_of_transformers() -> None:
     theirs.beta, theirs.eps = theirs.beta.double(), theirs.eps.double()
     x = draw_states(BATCH_SIZE, LENGTH, WIDTH)
     assert_equal(part(x, create_context()), part.down(theirs(part.up(x))), 1e-6)
+
+
+@torch.no_grad()
+def test_mixture_of_experts() -> None:
+    """Each token passes through one expert; the loss is the number of experts times sum(share * mean probability)."""
+    part: Any = build(feedforward={"kind": "experts", "experts": 3, "balance": 1.0}).layers[0].feedforward
+    x, context, counts = draw_states(BATCH_SIZE, LENGTH, WIDTH), create_context(), torch.zeros(3).double()
+    context.is_training = True
+    actual, probabilities = part(x, context), (x @ part.router.weight.T).softmax(-1)
+    for row in range(BATCH_SIZE):
+        for t in range(LENGTH):
+            expert = int(probabilities[row, t].argmax())
+            counts[expert] += 1
+            output = part.down[expert](part.up[expert](x[row, t]).relu())
+            assert_equal(actual[row, t], probabilities[row, t, expert] * output)
+    expected = 3 * (counts / counts.sum() * probabilities.mean((0, 1))).sum()
+    assert_equal(context.losses["load-balance"], expected)
 
 
 def test_a_model_may_have_no_biases() -> None:
@@ -411,7 +467,7 @@ def test_canon_layers_convolve_as_torch_does() -> None:
 
 def test_early_dropout() -> None:
     """The rate falls linearly to 0 over the training passes, and evaluations do not count."""
-    block: Any = build(block={"kind": "early-dropout", "steps": 4}, dropout=0.4).layers[0].block
+    block: Any = build(block={"kind": "early-dropout", "rate": 0.4, "steps": 4}).layers[0].block
     context, x, rates = create_context(), torch.ones(1, 1, WIDTH).double(), []
     for is_training in (True, False, True, True, True, True):
         context.is_training = is_training
@@ -427,14 +483,33 @@ def build_stack(kind: Any) -> tuple[Any, Tensor, list[Callable[[Tensor, ForwardC
 
 @torch.no_grad()
 def test_hyper_connections() -> None:
-    stack, x, layers = build_stack("hyper-connections")
+    stack, x, layers = build_stack({"kind": "hyper-connections", "streams": 2})
     streams = [x, x]
     for index, layer in enumerate(layers):
-        read = sum(share * stream for share, stream in zip(stack.read[index], streams, strict=True))
+        changes = [torch.tanh(F.layer_norm(stream, (WIDTH,)) @ stack.dynamic[index]) for stream in streams]
+        mix_scale, write_scale = stack.scale[index]
+        reads = [stack.read[index, i] + mix_scale * changes[i][..., 0, None] for i in range(2)]
+        writes = [stack.write[index, i] + write_scale * changes[i][..., 1, None] for i in range(2)]
+        read = reads[0] * streams[0] + reads[1] * streams[1]
         change = layer(read, create_context()) - read
-        mixed = [sum(stack.mix[index, old, new] * streams[old] for old in range(2)) for new in range(2)]
-        streams = [mixed[new] + stack.write[index, new] * change for new in range(2)]
+        mixed = [
+            sum((stack.mix[index, i, j] + mix_scale * changes[i][..., 2 + j, None]) * streams[i] for i in range(2))
+            for j in range(2)
+        ]
+        streams = [mixed[j] + writes[j] * change for j in range(2)]
     assert_equal(stack(x, layers, create_context()), (streams[0] + streams[1]) / 2)
+
+
+def test_hyper_connections_start_as_residual_connections_and_their_streams_become_different() -> None:
+    config = config_model.TransformerConfig.model_validate(
+        {"width": WIDTH, "heads": HEADS, "layers": 3, "context": LENGTH, "stack": "hyper-connections"}
+    )
+    model, plain = build_model(config, VOCAB), build_model(config.model_copy(update={"stack": PLAIN_STACK}), VOCAB)
+    stack: Any = model.stack
+    assert_equal(model(draw_ids()).logits, plain(draw_ids()).logits, 1e-5)
+    model(draw_ids()).logits.square().sum().backward()
+    gradient = stack.write.grad
+    assert float(gradient.std(dim=1).max()) > 1e-3 * float(gradient.abs().max())
 
 
 @torch.no_grad()
@@ -455,6 +530,26 @@ def test_embedding_skip() -> None:
     for layer, (share, embedding_share) in zip(layers, stack.shares, strict=True):
         y = layer(share * y + embedding_share * x, create_context())
     assert_equal(stack(x, layers, create_context()), y)
+
+
+@torch.no_grad()
+def test_unet_skips() -> None:
+    """Of three layers, the last one also reads the output of the first."""
+    stack, x, layers = build_stack("u-net")
+    first = torch.sin(x)
+    expected = (torch.cos(first) + stack.scale[0] * first) ** 2
+    assert_equal(stack(x, layers, create_context()), expected)
+
+
+@pytest.mark.parametrize(("kind", "order"), [("looped", [0, 1, 2, 0, 1, 2]), ("layer-sharing", [0, 0, 1, 1, 2, 2])])
+@torch.no_grad()
+def test_stacks_that_run_layers_twice(kind: str, order: list[int]) -> None:
+    stack, x, layers = build_stack(kind)
+    expected = x
+    for index in order:
+        expected = layers[index](expected, create_context())
+    assert stack.depth == 6
+    assert_equal(stack(x, layers, create_context()), expected)
 
 
 def test_a_deep_and_thin_model_has_the_parameters_of_a_shallow_one() -> None:

@@ -172,11 +172,12 @@ def test_building_with_invalid_options_is_an_error() -> None:
         registry.build_part("merge", base.ComponentConfig(kind="shift", by="one"), sizes)
 
 
-def test_every_built_in_part_says_what_it_is_in_a_line() -> None:
+def test_every_built_in_part_says_what_it_is_in_a_paragraph() -> None:
     classes = registry.list_part_classes()  # other tests may have registered parts of their own
     for part_class in (part_class for part_class in classes if part_class.__module__.startswith("headtohead.")):
         assert part_class.__doc__ is not None
-        assert 10 < len(component_options.get_component_summary(part_class)) < 130, part_class
+        summary = component_options.get_component_summary(part_class)
+        assert 10 < len(summary) < 130 and summary.endswith((".", ")")), part_class
 
 
 def test_parts_of_installed_packages_are_found(

@@ -1,8 +1,10 @@
 """The contract of each model slot, checked by calling the methods of a single part."""
 
+import itertools
 import math
 import typing
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -10,6 +12,7 @@ from torch import Tensor
 
 from headtohead.audit.conformance.assertions import CheckFailedError, assert_close, assert_tensor
 from headtohead.audit.conformance.fixtures import VOCAB_SIZE, PartFixture
+from headtohead.config.base import ComponentConfig
 from headtohead.nn.parts.attention import Attention
 from headtohead.nn.parts.base import Component, Part
 from headtohead.nn.parts.block import Block
@@ -41,9 +44,12 @@ def check_slot_contract(fixture: PartFixture, part_class: type[Component]) -> st
         )
     if check is None:
         return "this slot has no further contract"
+    fixtures = [fixture]
+    if issubclass(part_class, ProjectionStep):
+        fixtures.append(_group_key_heads(fixture))
     observation = ""
-    for dtype in (torch.float32, torch.float64):
-        model = fixture.build_model(dtype=dtype)
+    for dtype, part_fixture in itertools.product((torch.float32, torch.float64), fixtures):
+        model = part_fixture.build_model(dtype=dtype)
         instances = [component for component in (*model.modules(), *model.inits) if isinstance(component, part_class)]
         assert instances, part_class
         shared: dict[str, Any] = {}
@@ -51,6 +57,13 @@ def check_slot_contract(fixture: PartFixture, part_class: type[Component]) -> st
             for instance in instances:
                 observation = check(instance, dtype, shared)
     return observation
+
+
+def _group_key_heads(fixture: PartFixture) -> PartFixture:
+    """Return the fixture of a projection step with a projection whose keys and values have one head."""
+    steps = fixture.config.projection[1:]  # type: ignore[index]
+    projection = (ComponentConfig.model_validate({"kind": "linear", "key_heads": 1}), *steps)
+    return replace(fixture, config=fixture.config.model_copy(update={"projection": projection}))
 
 
 def _build_context(part: Part, shared: dict[str, Any], **settings: Any) -> ForwardContext:
@@ -179,15 +192,13 @@ def _check_projection_contract(part: Any, dtype: torch.dtype, shared: dict[str, 
 
 
 def _check_projection_step_contract(part: ProjectionStep, dtype: torch.dtype, shared: dict[str, Any]) -> str:
-    """Check that queries, keys and values keep their shapes, and that keys may have fewer heads than queries."""
-    sizes, x = part.sizes, _draw_hidden_states(part, dtype)
-    for key_heads in (sizes.heads, 1):
-        heads = _draw_head_states(part, dtype)
-        inputs = (heads, heads[:, :key_heads].flip(-1), heads[:, :key_heads].flip(2))
-        context = _build_context(part, shared.setdefault(f"{key_heads} key heads", {}))
-        outputs = part(*inputs, x, context)
-        for label, tensor, output in zip(("queries", "keys", "values"), inputs, outputs, strict=True):
-            assert_tensor(output, tuple(tensor.shape), dtype, f"{label}, {key_heads} key heads")
+    """Check that queries, keys and values keep their shapes."""
+    heads, x = _draw_head_states(part, dtype), _draw_hidden_states(part, dtype)
+    key_heads = part.sizes.key_heads
+    inputs = (heads, heads[:, :key_heads].flip(-1), heads[:, :key_heads].flip(2))
+    outputs = part(*inputs, x, _build_context(part, shared))
+    for label, tensor, output in zip(("queries", "keys", "values"), inputs, outputs, strict=True):
+        assert_tensor(output, tuple(tensor.shape), dtype, f"{label}, {key_heads} key heads")
     return "queries, keys and values keep their shapes"
 
 

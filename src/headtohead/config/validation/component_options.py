@@ -39,8 +39,8 @@ def get_component_option_types(factory: Factory) -> dict[str, Any]:
 
 
 def get_component_summary(factory: Factory) -> str:
-    """Return the first line of a factory's docstring, which describes the component."""
-    return (inspect.getdoc(factory) or "").partition("\n")[0]
+    """Return the first paragraph of a factory's docstring, which describes the component."""
+    return " ".join((inspect.getdoc(factory) or "").partition("\n\n")[0].split())
 
 
 def format_component_options(factory: Factory) -> str:

@@ -37,7 +37,7 @@ class ModelSizes:
 class Component:
     """Base class of everything that can be registered for a slot.
 
-    Keyword-only constructor arguments are its options. The first line of the docstring is its description."""
+    Keyword-only constructor arguments are its options. The first paragraph of the docstring is its description."""
 
     slot: ClassVar[str] = ""
     kind: ClassVar[str] = ""
