@@ -106,31 +106,31 @@ def run(
     Each variant is trained once per seed; such a training run is called a trial. The report is written to the output
     folder.
     """
-    from headtohead.distillation import terminal as distillation_terminal
-    from headtohead.execution import progress_display, torchrun
-    from headtohead.execution.trackers.group import TrackerGroup
-    from headtohead.experiment.schemas import Findings
-    from headtohead.report import terminal
-    from headtohead.runner.run_experiment import DEFAULT_RUNS_FOLDER, run_experiment
-    from headtohead.search import terminal as search_terminal
+    from headtohead.execution.worker_process import start_first_worker
 
-    rank, processes, _ = torchrun.read_ranks(os.environ)
-    if rank:  # under torchrun, rank 0 runs the experiment and the other ranks follow it
-        if not show_batch:
-            torchrun.run_follower(os.environ)
-        return
-    experiment = _load_experiment(recipe, data, seeds, settings, full, quick, only, plugins)
-    if show_batch:
-        from headtohead.runner.budgets import resolve_budgets
-        from headtohead.trials.inspect_batch import summarize_first_batch
-
-        batch = summarize_first_batch(resolve_budgets(experiment, {})[0])
-        print_json(batch.to_dict()) if as_json else _print_batch(batch)
-        return
-    folder = out or DEFAULT_RUNS_FOLDER / experiment.name
-    if reshard:
-        torchrun.reshard_unfinished_runs(folder, processes)
     with ExitStack() as stack:
+        is_first_worker_needed = backend is None and not (resume or reshard or show_batch)
+        first_workers = stack.enter_context(start_first_worker(is_needed=is_first_worker_needed))
+        from headtohead.execution import progress_display, torchrun
+        from headtohead.execution.trackers.group import TrackerGroup
+        from headtohead.runner.run_experiment import DEFAULT_RUNS_FOLDER, run_experiment
+
+        rank, processes, _ = torchrun.read_ranks(os.environ)
+        if rank:  # under torchrun, rank 0 runs the experiment and the other ranks follow it
+            if not show_batch:
+                torchrun.run_follower(os.environ)
+            return
+        experiment = _load_experiment(recipe, data, seeds, settings, full, quick, only, plugins)
+        if show_batch:
+            from headtohead.runner.budgets import resolve_budgets
+            from headtohead.trials.inspect_batch import summarize_first_batch
+
+            batch = summarize_first_batch(resolve_budgets(experiment, {})[0])
+            print_json(batch.to_dict()) if as_json else _print_batch(batch)
+            return
+        folder = out or DEFAULT_RUNS_FOLDER / experiment.name
+        if reshard:
+            torchrun.reshard_unfinished_runs(folder, processes)
         live = stack.enter_context(progress_display.build_progress_display(experiment))
         if processes > 1:
             torchrun.check_torchrun_options(backend, workers)
@@ -148,6 +148,7 @@ def run(
                 on_update=logs.wrap_callback(live.update),
                 on_progress=live.show_progress,
                 command=sys.argv,
+                first_workers=first_workers,
             )
         except KeyboardInterrupt:
             live.stop()
@@ -162,6 +163,12 @@ def run(
     if as_json:
         print_json(build_outcome_json(outcome, page))
     else:
+        # Imported here because they import altair, which would delay the trials.
+        from headtohead.distillation import terminal as distillation_terminal
+        from headtohead.experiment.schemas import Findings
+        from headtohead.report import terminal
+        from headtohead.search import terminal as search_terminal
+
         search_terminal.print_search(outcome.findings or Findings())
         distillation_terminal.print_distillation(outcome.findings or Findings())
         terminal.print_experiment_outcome(outcome, page, sys.argv)

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
+import scipy
 from jaxtyping import Float
-from scipy import special
 
 from headtohead.decoding_comparison.results import Estimates, GenerationMetric, MetricEstimate, StrategyPairVerdict
 from headtohead.generation.likelihood import Likelihood
@@ -146,7 +146,7 @@ def estimate_metric(metric_name: str, prompt_ratios: PromptRatios) -> MetricEsti
     if len(linearized) < 2:
         return MetricEstimate(value=to_metric_scale(mean), interval=None)
     standard_error = float(linearized.std(ddof=1)) / math.sqrt(len(linearized))
-    half_width = float(special.stdtrit(len(linearized) - 1, 0.5 + CONFIDENCE_LEVEL / 2)) * standard_error
+    half_width = float(scipy.special.stdtrit(len(linearized) - 1, 0.5 + CONFIDENCE_LEVEL / 2)) * standard_error
     maximum = MAX_METRIC_VALUES.get(kind, math.inf)
     low, high = (min(max(to_metric_scale(mean + sign * half_width), 0.0), maximum) for sign in (-1, 1))
     return MetricEstimate(value=to_metric_scale(mean), interval=(low, high))

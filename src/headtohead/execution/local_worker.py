@@ -11,11 +11,11 @@ from pathlib import Path
 import psutil
 
 from headtohead import safe_open
-from headtohead.child_process import SINGLE_THREAD_ENVIRONMENT, ChildProcess
+from headtohead.child_process import ChildProcess
 from headtohead.execution.worker_pool import Job, MessageQueue, WorkerPool, get_training_bytes
+from headtohead.execution.worker_process import end_processes, start_worker_process
 from headtohead.training.hardware import devices
 
-WORKER_MODULE = "headtohead.execution.worker"
 WORKER_BYTES = 420 * 10**6
 """memory of a worker that has imported torch and this package"""
 JOIN_TIMEOUT_SECONDS = 5.0
@@ -36,7 +36,7 @@ class LocalWorker:
         self.job: Job | None = None
         self.is_ready = False
         self._log_path = log_path
-        self._process = process or _start_process(environment)
+        self._process = process or start_worker_process(environment)
         self._stderr_thread = self._process.copy_stderr(log_path)
         self._message_thread = threading.Thread(target=self._forward_messages, args=(message_queue,), daemon=True)
         self._message_thread.start()
@@ -79,10 +79,6 @@ def format_last_line(log_path: Path) -> str:
     return f" (last line of its log: {lines[-1][:200]})" if lines else ""
 
 
-def _start_process(environment: dict[str, str]) -> ChildProcess:
-    return ChildProcess(WORKER_MODULE, environment={**SINGLE_THREAD_ENVIRONMENT, **environment})
-
-
 def build_local_pool(num_workers: int | None = None) -> WorkerPool:
     """Return a pool of local workers; by default one per available core, as far as their trials fit into memory."""
     if num_workers is not None:
@@ -103,25 +99,29 @@ def get_default_num_workers(training_bytes: int = 0) -> int:
 
 
 @contextlib.contextmanager
-def prestart_local_workers(pool: WorkerPool, num_jobs: int, environment: dict[str, str]) -> Iterator[WorkerPool]:
+def prestart_local_workers(
+    pool: WorkerPool, num_jobs: int, environment: dict[str, str], first_workers: list[ChildProcess]
+) -> Iterator[WorkerPool]:
     """Start the processes of a local pool while its jobs are being prepared, because importing torch takes seconds.
 
     Yield a pool that uses these processes; unused ones are terminated on exit. A pool of other workers is yielded
-    unchanged.
+    unchanged. Processes are taken from `first_workers` if the trials need no environment variables.
     """
+    if pool.spawn is not LocalWorker or environment:
+        end_processes(first_workers)
     if pool.spawn is not LocalWorker:
         yield pool
         return
-    started_processes = [_start_process(environment) for _ in range(min(pool.size, num_jobs))]
+    num_processes = min(pool.size, num_jobs)
+    processes = [first_workers.pop() for _ in first_workers[:num_processes]]
+    processes += [start_worker_process(environment) for _ in range(num_processes - len(processes))]
 
     def spawn(message_queue: MessageQueue, required_environment: dict[str, str], log_path: Path) -> LocalWorker:
-        is_usable = bool(started_processes) and required_environment == environment
-        process = started_processes.pop() if is_usable else None
+        is_usable = bool(processes) and required_environment == environment
+        process = processes.pop(0) if is_usable else None
         return LocalWorker(message_queue, required_environment, log_path, process)
 
     try:
         yield replace(pool, spawn=spawn)
     finally:
-        for process in started_processes:
-            process.terminate()
-            process.close_pipes()
+        end_processes(processes)

@@ -18,14 +18,13 @@ from headtohead.config import experiment
 from headtohead.errors import DivergedError, HeadToHeadError, PeerLostError, RequestError
 from headtohead.execution.worker import report_failure, throttle_progress
 from headtohead.execution.worker_pool import Job, MessageQueue, WorkerPool
+from headtohead.execution.worker_process import TORCHRUN_VARIABLE
 from headtohead.experiment.run_folder import lock_folder
 from headtohead.training import checkpoints
 from headtohead.training.parallel.data_parallel import DataParallelProcess, join_process_group, leave_process_group
 from headtohead.trials.trial import run_trial
 
 RESUME_HINT = "checkpoints are intact: run the same command with --resume"
-TORCHRUN_VARIABLE = "TORCHELASTIC_RUN_ID"
-"""set by torchrun in the processes that it starts"""
 JOIN_TIMEOUT_SECONDS = 5.0
 
 

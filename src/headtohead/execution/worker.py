@@ -6,6 +6,7 @@ imported. Requests are those of `Job.to_request`; `child_process` describes the 
 
 from __future__ import annotations
 
+import gc
 import time
 import traceback
 from collections.abc import Callable
@@ -26,6 +27,7 @@ SendMessage = Callable[[dict[str, Any]], None]
 def main() -> None:
     """Run jobs until the parent closes the channel."""
     channel = ParentChannel()
+    gc.disable()  # imports create many objects and no garbage
     import torch
 
     torch.set_num_threads(1)
@@ -33,6 +35,8 @@ def main() -> None:
     from headtohead.trials import trial  # noqa: F401  # import before the first job arrives
 
     process_memory.retain_freed_memory()
+    gc.freeze()  # later collections skip the imported modules
+    gc.enable()
     channel.send({"event": "ready"})
     for request in channel.iter_requests():
         run_and_report(request, channel.send)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from scipy import special
+import scipy
 
 from headtohead.config.experiment import BASELINE, Experiment
 from headtohead.config.tables.sweep import CORPUS_AXIS, SIZE_AXIS
@@ -242,7 +242,7 @@ class _VariantSummarizer:
     def _average_trend(self, axis: str, trends: Sequence[Trend], slopes: Sequence[float]) -> Trend:
         """Return the mean slope over corpora, with the t interval over corpora."""
         standard_error = statistics.stdev(slopes) / math.sqrt(len(slopes))
-        critical_value = float(special.stdtrit(len(slopes) - 1, (1 + CONFIDENCE) / 2))
+        critical_value = float(scipy.special.stdtrit(len(slopes) - 1, (1 + CONFIDENCE) / 2))
         mean_slope = Contrast(statistics.fmean(slopes), critical_value * standard_error)
         first_effect = statistics.fmean(trend.levels[0].effect for trend in trends)
         return Trend(

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from headtohead.atomic_io import compute_sha256
+from headtohead.child_process import ChildProcess
 from headtohead.config import experiment
 from headtohead.config.experiment import BASELINE
 from headtohead.config.trial_settings import build_trial
@@ -83,6 +84,7 @@ def run_experiment(
     on_update: OnJobsUpdate = lambda jobs: None,
     on_progress: ProgressCallback = ignore_progress,
     command: Sequence[str] = (),
+    first_workers: list[ChildProcess] | None = None,
 ) -> ExperimentOutcome:
     """Run the search of an experiment, if it has one, and then every unfinished trial, or every cell of its sweep.
 
@@ -96,6 +98,7 @@ def run_experiment(
         on_update: Called with all jobs whenever one of them changes.
         on_progress: Called with the progress of work that precedes the trials, such as training a teacher.
         command: Command line to record in experiment.json; defaults to sys.argv.
+        first_workers: Processes of local workers that have been started already; those that are used are removed.
     """
     folder = output_folder or DEFAULT_RUNS_FOLDER / experiment.name
     command_line = list(command or sys.argv)
@@ -107,6 +110,7 @@ def run_experiment(
         on_update=on_update,
         on_progress=on_progress,
         command=command_line,
+        first_workers=[] if first_workers is None else first_workers,
     )
     if experiment.sweep is None:
         return run_comparison(experiment, folder, resume)
@@ -128,6 +132,7 @@ def _run_comparison(
     on_update: OnJobsUpdate,
     on_progress: ProgressCallback,
     command: list[str],
+    first_workers: list[ChildProcess],
 ) -> ExperimentOutcome:
     """Run the search or the tuning of an experiment without a sweep, and then every unfinished trial."""
     is_continued = (folder / "experiment.json").is_file()
@@ -147,7 +152,10 @@ def _run_comparison(
             first_trials = [build_trial(experiment, name, 0) for name in experiment.names]
             num_trials = 0 if resume else experiment.max_seeds * len(first_trials)
             worker_context = prestart_local_workers(
-                build_worker_pool(None, num_workers, device), num_trials, build_environment(first_trials)
+                build_worker_pool(None, num_workers, device),
+                num_trials,
+                build_environment(first_trials),
+                first_workers,
             )
             pool = exit_stack.enter_context(worker_context)
         # Run all checks before writing any file.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy import special
+import scipy
 
 from headtohead.config.tables.search import NumericRange, SearchConfig
 from headtohead.experiment.schemas import SettingEffect
@@ -61,7 +61,7 @@ def compute_setting_effects(
         mean, interval = float(contrast @ coefficients), None
         if residual_variance is not None:
             standard_error = math.sqrt(max(0.0, residual_variance * float(contrast @ inverse_gram @ contrast)))
-            half_width = standard_error * float(special.stdtrit(degrees_of_freedom, (1 + CONFIDENCE_LEVEL) / 2))
+            half_width = standard_error * float(scipy.special.stdtrit(degrees_of_freedom, (1 + CONFIDENCE_LEVEL) / 2))
             interval = (to_metric_scale(mean - half_width), to_metric_scale(mean + half_width))
         return SettingEffect(
             value=label[1],

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from scipy import special
+import scipy
 
 from headtohead.config.tables.search import PruningConfig
 from headtohead.experiment.schemas import PruningDecision
@@ -40,7 +40,7 @@ def decide_pruning(
     if degrees_of_freedom < MIN_DEGREES_OF_FREEDOM:
         return None
     quantile = float(
-        special.stdtrit(degrees_of_freedom, 1 - rule.risk / (len(finished_points_scores) * num_interim_analyses))
+        scipy.special.stdtrit(degrees_of_freedom, 1 - rule.risk / (len(finished_points_scores) * num_interim_analyses))
     )
     mean = compute_mean(scores)
     for finished_scores in finished_points_scores:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from scipy import special
+import scipy
 
 from headtohead.search.points import compute_mean
 
@@ -31,4 +31,4 @@ def compute_mean_half_width(std: float, degrees_of_freedom: int, num_seeds: int)
     """
     if not degrees_of_freedom or not num_seeds:
         return None
-    return float(special.stdtrit(degrees_of_freedom, (1 + CONFIDENCE_LEVEL) / 2)) * std / math.sqrt(num_seeds)
+    return float(scipy.special.stdtrit(degrees_of_freedom, (1 + CONFIDENCE_LEVEL) / 2)) * std / math.sqrt(num_seeds)

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy
 from jaxtyping import Float
-from scipy import special
 
 from headtohead.verdict.decision_rule import find_settled_experiments
 from headtohead.verdict.intervals import compute_interval
@@ -143,10 +143,10 @@ def _draw_extended_mean(
     estimated variance of the new mean as a multiple of `variance * num_units / new_num_units`.
     """
     num_added = new_num_units - num_units
-    true_variance = degrees_of_freedom / special.chdtri(degrees_of_freedom, uniforms[0])  # in units of `variance`
-    true_mean = np.sqrt(true_variance) * special.ndtri(uniforms[1])
-    added_mean = true_mean + np.sqrt(true_variance * num_units / num_added) * special.ndtri(uniforms[2])
-    added_squares = true_variance * special.chdtri(num_added - 1, uniforms[3]) if num_added > 1 else 0.0
+    true_variance = degrees_of_freedom / scipy.special.chdtri(degrees_of_freedom, uniforms[0])  # in units of `variance`
+    true_mean = np.sqrt(true_variance) * scipy.special.ndtri(uniforms[1])
+    added_mean = true_mean + np.sqrt(true_variance * num_units / num_added) * scipy.special.ndtri(uniforms[2])
+    added_squares = true_variance * scipy.special.chdtri(num_added - 1, uniforms[3]) if num_added > 1 else 0.0
     between_squares = num_added / new_num_units * added_mean**2
     ratio = (degrees_of_freedom + added_squares + between_squares) / (degrees_of_freedom + num_added)
     return np.sqrt(variance) * added_mean * num_added / new_num_units, np.asarray(ratio)

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special
+import scipy
 
 from headtohead.verdict.variance_components import PerExperiment, VarianceComponents
 
@@ -39,7 +39,9 @@ class IntervalEstimate:
 
 def compute_critical_value(confidence: float, degrees_of_freedom: PerExperiment) -> PerExperiment:
     """Return the half-width of a two-sided t interval, in units of the standard error."""
-    return np.asarray(special.stdtrit(np.minimum(degrees_of_freedom, MAX_DEGREES_OF_FREEDOM), (1 + confidence) / 2))
+    return np.asarray(
+        scipy.special.stdtrit(np.minimum(degrees_of_freedom, MAX_DEGREES_OF_FREEDOM), (1 + confidence) / 2)
+    )
 
 
 def compute_seed_interval(components: VarianceComponents, confidence: float) -> IntervalEstimate:
@@ -98,6 +100,6 @@ def compute_mean_interval(values: Sequence[float], confidence: float = 0.95) -> 
     if len(values) < 2:
         return None
     standard_error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    half_width = float(special.stdtrit(len(values) - 1, (1 + confidence) / 2)) * standard_error
+    half_width = float(scipy.special.stdtrit(len(values) - 1, (1 + confidence) / 2)) * standard_error
     mean = float(np.mean(values))
     return [mean - half_width, mean + half_width]

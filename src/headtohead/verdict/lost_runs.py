@@ -13,8 +13,8 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+import scipy
 from jaxtyping import Float
-from scipy import special
 
 MAX_EXACT_RUNS = 60
 """number of runs above which the rank-sum test uses the normal approximation"""
@@ -36,7 +36,7 @@ def compute_max_failure_rate(num_lost: int, num_runs: int, confidence: float = 0
     """Return an upper bound on the probability that a run is lost (Clopper and Pearson, Biometrika 26, 1934)."""
     if num_lost >= num_runs:
         return 1.0
-    return float(special.betaincinv(num_lost + 1, num_runs - num_lost, confidence))
+    return float(scipy.special.betaincinv(num_lost + 1, num_runs - num_lost, confidence))
 
 
 def compute_failure_rate_p_value(num_lost: int, num_runs: int, baseline_lost: int, baseline_runs: int) -> float:
@@ -60,7 +60,7 @@ def compute_worst_rank_p_value(
     p_value = _compute_rank_sum_p_value(better, worse)
     if is_paired:
         wins, losses = int((better > worse).sum()), int((better < worse).sum())
-        p_value = min(p_value, float(special.bdtrc(wins - 1, wins + losses, 0.5)) if wins else 1.0)
+        p_value = min(p_value, float(scipy.special.bdtrc(wins - 1, wins + losses, 0.5)) if wins else 1.0)
     return p_value
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from scipy import special
+import scipy
 
 from headtohead.verdict.intervals import compute_interval
 from headtohead.verdict.variance_components import PerExperiment, VarianceComponents
@@ -41,8 +41,8 @@ def _compute_power_by_half_width(
     true_difference: float, half_widths: PerExperiment, standard_error: float
 ) -> PerExperiment:
     """Return the probability that an interval of each half-width excludes 0 on either side."""
-    below = special.ndtr(_divide_by_standard_error(-half_widths - true_difference, standard_error))
-    above = special.ndtr(_divide_by_standard_error(true_difference - half_widths, standard_error))
+    below = scipy.special.ndtr(_divide_by_standard_error(-half_widths - true_difference, standard_error))
+    above = scipy.special.ndtr(_divide_by_standard_error(true_difference - half_widths, standard_error))
     return np.asarray(below + above)
 
 
@@ -56,7 +56,7 @@ def _integrate_over_half_widths(
     assert components.difference.size == 1
     standard_error = float(np.sqrt(components.seed_variance[0] + components.document_variance[0]))
     seed_factors, document_factors = (
-        special.chdtri(degrees_of_freedom, 1 - QUADRATURE_QUANTILES) / degrees_of_freedom
+        scipy.special.chdtri(degrees_of_freedom, 1 - QUADRATURE_QUANTILES) / degrees_of_freedom
         for degrees_of_freedom in (
             float(components.seed_degrees_of_freedom[0]),
             max(float(components.document_degrees_of_freedom[0]), 1.0),

@@ -11,7 +11,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from scipy import special
+import scipy
 
 MIN_CORPORA = 3
 """with two corpora, t has one degree of freedom and the interval would say nothing"""
@@ -23,6 +23,6 @@ def compute_prediction_interval(effects: Sequence[float], confidence: float = 0.
     if num_corpora < MIN_CORPORA:
         return None
     mean, deviation = statistics.fmean(effects), statistics.stdev(effects)
-    quantile = float(special.stdtrit(num_corpora - 1, (1 + confidence) / 2))
+    quantile = float(scipy.special.stdtrit(num_corpora - 1, (1 + confidence) / 2))
     half_width = quantile * deviation * math.sqrt(1 + 1 / num_corpora)
     return mean - half_width, mean + half_width

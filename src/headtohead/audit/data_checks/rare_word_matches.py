@@ -7,8 +7,8 @@ most of their rare words together, which two rows of ordinary text seldom share.
 from __future__ import annotations
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from headtohead.audit.data_checks.word_hashing import WordHashes
 
@@ -47,7 +47,8 @@ class RareWordMatcher:
         word_information = np.log((num_rows + 1) / np.maximum(num_containing_rows, 1))
         self._vocabulary, columns = np.unique(vocabulary[word_ids[is_compared]], return_inverse=True)
         information = word_information[word_ids[is_compared]]
-        self._information = csr_array((information, (rows[is_compared], columns)), (num_rows, len(self._vocabulary)))
+        shape = num_rows, len(self._vocabulary)
+        self._information = scipy.sparse.csr_array((information, (rows[is_compared], columns)), shape)
         self._total_information = np.bincount(rows[is_compared], information, minlength=num_rows)
         self._segment_words = max(MIN_SEGMENT_WORDS, 2 * len(hashes) // max(1, num_rows))
         self._num_segments = 0
@@ -82,7 +83,7 @@ class RareWordMatcher:
         segments = np.repeat(np.arange(len(lengths)), lengths)[is_known]
         words = word_ids[positions[is_known]]
         shape = len(self._vocabulary), len(lengths)
-        contains = csr_array((np.ones(len(segments), np.bool_), (words, segments)), shape=shape)
+        contains = scipy.sparse.csr_array((np.ones(len(segments), np.bool_), (words, segments)), shape=shape)
         contains.sum_duplicates()
         contains.data[:] = True
         shared_information = self._information @ contains  # (rows, segments)

@@ -25,8 +25,8 @@ from headtohead.execution.ray.artifacts import (
     unpack_cached,
     unpack_run_folder,
 )
+from headtohead.execution.worker_process import WORKER_MODULE
 
-WORKER_MODULE = "headtohead.execution.worker"
 PROGRESS_INTERVAL_SECONDS = 1.0
 """longer than for local workers, because one process receives the progress of hundreds of workers"""
 Message = dict[str, Any]

@@ -9,8 +9,8 @@ from fractions import Fraction
 from typing import Literal
 
 import numpy as np
+import scipy
 from jaxtyping import Float
-from scipy import special
 
 from headtohead.verdict.scores import Scores, infer_resolution
 
@@ -101,4 +101,4 @@ def _infer_accuracy_step(means: Sequence[float]) -> float:
 def is_coincidence(num_observed: int, num_pairs: int, probability: float) -> bool:
     """Return whether independent runs produce this many equal pairs. The factor 2 allows for clustered scores."""
     expected = 2 * num_pairs * min(1.0, probability)
-    return num_observed == 0 or float(special.pdtrc(num_observed - 1, expected)) > MAX_COINCIDENCE
+    return num_observed == 0 or float(scipy.special.pdtrc(num_observed - 1, expected)) > MAX_COINCIDENCE
