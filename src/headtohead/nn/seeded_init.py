@@ -69,7 +69,7 @@ def init_parameters(
                 reset_parameters()
             if name in roles:
                 for init in inits:
-                    init.init_layer(module.weight, module.bias if hasattr(module, "bias") else None, roles[name])
+                    init.init_layer(module.weight, getattr(module, "bias", None), roles[name])
         if constructor_writes is not None and _is_torch_layer(module):
             kept_values += [
                 (parameter, values)

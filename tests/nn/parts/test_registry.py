@@ -1,6 +1,7 @@
 """The registry: files and packages of parts, duplicate names, options checked against signatures, error messages."""
 
 import inspect
+import tomllib
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -178,6 +179,18 @@ def test_every_built_in_part_says_what_it_is_in_a_paragraph() -> None:
         assert part_class.__doc__ is not None
         summary = component_options.get_component_summary(part_class)
         assert 10 < len(summary) < 130 and summary.endswith((".", ")")), part_class
+
+
+def test_printed_options_are_those_of_an_experiment_file() -> None:
+    num_parsed = 0
+    for part_class in registry.list_part_classes():
+        options = component_options.format_component_options(part_class)
+        if "unset" not in options and "(required)" not in options:
+            defaults = {name: p.default for name, p in component_options.get_component_options(part_class).items()}
+            parsed = tomllib.loads(f"options = {{ {options} }}")["options"]
+            assert parsed == {name: list(v) if isinstance(v, tuple) else v for name, v in defaults.items()}
+            num_parsed += 1
+    assert num_parsed > 30
 
 
 def test_parts_of_installed_packages_are_found(

@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from headtohead.config.base import ComponentConfig
+from headtohead.config.toml import format_toml_value
 from headtohead.config.validation.error_messages import suggest_key
 from headtohead.errors import ValidationIssue, suggest
 
@@ -46,15 +47,9 @@ def get_component_summary(factory: Factory) -> str:
 def format_component_options(factory: Factory) -> str:
     """Return a component's options with their defaults, in TOML syntax."""
     return ", ".join(
-        f"{name} = {_format_default_value(p.default)}" if p.default is not p.empty else f"{name} (required)"
+        f"{name} (required)" if p.default is p.empty else f"{name} = {format_toml_value(p.default) or 'unset'}"
         for name, p in get_component_options(factory).items()
     )
-
-
-def _format_default_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "unset" if value is None else (f'"{value}"' if isinstance(value, str) else str(value))
 
 
 def validate_component(
