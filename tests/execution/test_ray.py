@@ -1,11 +1,16 @@
 """Tests on a local Ray cluster of two nodes with separate caches."""
 
+import dataclasses
 import os
 import queue
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from safetensors.numpy import load_file
 
@@ -13,10 +18,15 @@ from headtohead.atomic_io import compute_sha256
 from headtohead.errors import RequestError
 from headtohead.execution.ray import artifacts
 from headtohead.execution.ray.backend import build_ray_pool
+from headtohead.execution.ray.command_runner import build_ray_process_runner
 from headtohead.execution.worker_pool import Job
 from headtohead.experiment.run_folder import Run
 from headtohead.json_files import has_valid_json_checksum, read_json
 from headtohead.runner import run_experiment
+from headtohead.versus.command_runner import CommandProcess
+from headtohead.versus.comparison_folder import ComparisonFolder
+from headtohead.versus.config import VersusConfig, build_command_settings, build_comparison_config
+from headtohead.versus.run_comparison import run_comparison
 
 ray = pytest.importorskip("ray")
 
@@ -157,6 +167,55 @@ def test_workers_share_a_gpu(machines: TwoNodeCluster, tmp_path: Path):
             worker.end()
     finally:
         machines.cluster.remove_node(node)
+
+
+def build_versus_config(**options: Any) -> VersusConfig:
+    """Return a comparison of two commands that print a loss that depends on the seed."""
+    script = "import os; print('loss=' + str(2 + int(os.environ['H2H_SEED']) / 7))"
+    commands = [f'{sys.executable} -c "{script}" {{seed}}', f'{sys.executable} -c "{script}" {{seed}} variant']
+    settings = build_command_settings(commands, None, {}, noise=False)
+    return build_comparison_config({**settings, "metric": "loss", "seeds": 3, **options}, "test")
+
+
+def read_values(comparison: ComparisonFolder) -> dict[str, list[float | None]]:
+    runs = comparison.read_runs()
+    return {name: [run.value for _, run in sorted(runs_by_seed.items())] for name, runs_by_seed in runs.items()}
+
+
+def test_commands_run_on_a_cluster_and_give_the_values_of_this_machine(machines: TwoNodeCluster, tmp_path: Path):
+    run_process, num_workers = build_ray_process_runner(machines.backend)
+    assert num_workers == 2
+    # One at a time: the two nodes unpack the code into the same folder, because they share this machine's disk.
+    there = run_comparison(tmp_path / "there", build_versus_config(), directory=tmp_path, run_process=run_process)
+    here = run_comparison(tmp_path / "here", build_versus_config(), directory=tmp_path)
+    assert read_values(there) == read_values(here)
+    assert read_values(here)["baseline"] == [pytest.approx(2 + seed / 7) for seed in range(3)]
+    assert "loss=2.0" in (there.get_run_folder("baseline", 0) / "output.log").read_text()
+
+
+def test_a_command_on_a_cluster_ends_with_the_comparison_and_its_errors_are_shown(
+    machines: TwoNodeCluster, tmp_path: Path
+):
+    run_process, _ = build_ray_process_runner(machines.backend)
+    pid_file, stop_event = tmp_path / "pid", threading.Event()
+    script = f"import os, pathlib, time; pathlib.Path({str(pid_file)!r}).write_text(str(os.getpid())); time.sleep(600)"
+    process = CommandProcess((sys.executable, "-c", script), tmp_path, dict(os.environ), tmp_path / "log", None)
+
+    def stop_when_running() -> None:
+        while not (pid_file.is_file() and pid_file.read_text()):
+            time.sleep(0.05)
+        stop_event.set()
+
+    threading.Thread(target=stop_when_running, daemon=True).start()
+    with pytest.raises(InterruptedError, match="python"):
+        run_process(process, stop_event)
+    assert not psutil.pid_exists(int(pid_file.read_text()))
+    elsewhere = dataclasses.replace(process, working_directory=tmp_path / "elsewhere")
+    with pytest.raises(RequestError, match="--backend ray needs a shared file system"):
+        run_process(elsewhere, threading.Event())
+    missing = dataclasses.replace(process, arguments=("no-such-program",))
+    with pytest.raises(RequestError, match="no-such-program: No such file or directory"):
+        run_process(missing, threading.Event())
 
 
 def test_a_cluster_that_does_not_exist_is_reported(small: Small, tmp_path: Path):

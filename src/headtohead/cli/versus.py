@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headtohead.cli.app import JsonOption, app, echo, print_json, show_warnings
 from headtohead.errors import RequestError
+
+if TYPE_CHECKING:
+    from headtohead.versus.command_runner import RunProcess
 
 EXIT_CODES = {"hurt": 3, "cannot-tell": 4}
 """exit code of each outcome that `--fail-if` allows"""
@@ -131,9 +134,19 @@ def versus(
     check_determinism: Annotated[
         bool, typer.Option(help="Run the baseline's first seed twice, to see whether equal seeds give equal results.")
     ] = True,
-    workers: Annotated[int, typer.Option(metavar="N", min=1, help="Number of runs at the same time.")] = 1,
+    workers: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Number of runs at the same time. [default: 1, or all of the cluster]"),
+    ] = None,
     devices: Annotated[
         str | None, typer.Option(metavar="IDS", help="GPUs to use, one per worker, e.g. 0,1,2,3. [default: all]")
+    ] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ray[:ADDRESS]",
+            help="Run the commands on a Ray cluster whose machines share the working directory and --out.",
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Output folder. [default: runs/versus, runs/versus-2, ...]")
@@ -202,6 +215,7 @@ def versus(
     settings |= {key: value for key, value in options.items() if value is not None}
     comparison_config = config.build_comparison_config(settings, commands[0] if is_file else "h2h versus")
     default_folder = Path("runs") / (Path(commands[0]).stem if is_file else "noise" if noise else "versus")
+    run_process, max_workers = _select_process_runner(backend, has_devices=devices is not None)
     folder = out or choose_comparison_folder(default_folder, comparison_config, Path.cwd())
     with CommandProgressDisplay(comparison_config) as display:
         try:
@@ -209,9 +223,10 @@ def versus(
                 folder,
                 comparison_config,
                 directory=Path.cwd(),
-                num_workers=workers,
+                num_workers=workers or max_workers,
                 devices=devices.split(",") if devices else (),
                 resume=resume,
+                run_process=run_process,
                 on_update=display.update,
             )
         except KeyboardInterrupt:
@@ -230,6 +245,21 @@ def versus(
     for outcome in failing_outcomes:
         if outcome in outcomes:
             raise typer.Exit(EXIT_CODES[outcome])
+
+
+def _select_process_runner(backend: str | None, *, has_devices: bool) -> tuple[RunProcess, int]:
+    """Return the function that runs the commands, and the default of --workers."""
+    if backend is None:
+        from headtohead.versus.command_runner import run_local_process
+
+        return run_local_process, 1
+    from headtohead.execution.ray.command_runner import build_ray_process_runner
+
+    if backend.partition(":")[0] != "ray":
+        raise RequestError(f"--backend: unknown backend {backend!r} (allowed: ray)")
+    if has_devices:
+        raise RequestError("--devices cannot be used with --backend ray, which assigns the GPUs")
+    return build_ray_process_runner(backend)
 
 
 def _parse_env_option(assignments: list[str]) -> dict[str, str]:

@@ -9,7 +9,8 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -27,6 +28,23 @@ from headtohead.versus.script_files import find_touched_files, list_changed_file
 TERMINATION_TIMEOUT_SECONDS = 5.0
 CLOCK_TICK_NANOSECONDS = 10_000_000
 """modification times of files may lie this far before the clock"""
+
+
+@dataclass(frozen=True)
+class CommandProcess:
+    """The process of a command: what to run, where, and for how long."""
+
+    arguments: tuple[str, ...]
+    working_directory: Path
+    environment: dict[str, str]
+    log_path: Path
+    """receives standard output and standard error"""
+    timeout: float | None
+    """seconds"""
+
+
+RunProcess = Callable[[CommandProcess, threading.Event], tuple[ProcessStatus, int | None]]
+"""runs a process until it exits and returns its status and exit code; raises InterruptedError if the event is set"""
 
 
 def build_command_environment(config: VersusConfig, job: CommandJob, device: str | None) -> dict[str, str]:
@@ -51,6 +69,7 @@ def run_command(
     stop_event: threading.Event,
     *,
     comparison_start_ns: int,
+    run_process: RunProcess,
     device: str | None = None,
 ) -> CommandRun:
     """Run a job's command until it succeeds or its retries are exhausted, then read its metric and write run.json.
@@ -61,6 +80,7 @@ def run_command(
     config = comparison.config
     arguments = config.commands[job.variant].build_process_arguments(job.placeholder_values, use_shell=config.shell)
     environment = build_command_environment(config, job, device)
+    process = CommandProcess(arguments, job.working_directory, environment, job.folder / LOG_FILE, config.timeout)
     metric_file = job.get_metric_file(config)
     for attempt in range(1, config.retries + 2):
         if job.folder.exists():
@@ -71,7 +91,7 @@ def run_command(
         changed_files = list_changed_files(comparison.record.files.get(job.variant, {}), job.working_directory)
         start_time = time.monotonic()
         run_start_ns = time.time_ns() - CLOCK_TICK_NANOSECONDS
-        status, exit_code = _run_process(config, job, arguments, stop_event, environment)
+        status, exit_code = run_process(process, stop_event)
         seconds = time.monotonic() - start_time
         if status == "finished" or attempt > config.retries:
             break
@@ -89,39 +109,34 @@ def run_command(
     return run
 
 
-def _run_process(
-    config: VersusConfig,
-    job: CommandJob,
-    arguments: tuple[str, ...],
-    stop_event: threading.Event,
-    environment: Mapping[str, str],
-) -> tuple[ProcessStatus, int | None]:
-    """Run a job's command in its own process group, with its output in output.log; return its status and exit code."""
-    with (job.folder / LOG_FILE).open("wb") as log:
+def run_local_process(command: CommandProcess, stop_event: threading.Event) -> tuple[ProcessStatus, int | None]:
+    """Run a command in its own process group, with its output in a log file; return its status and exit code."""
+    with command.log_path.open("wb") as log:
         try:
             process = subprocess.Popen(
-                arguments,
-                cwd=job.working_directory,
-                env=environment,
+                command.arguments,
+                cwd=command.working_directory,
+                env=command.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
         except OSError as error:
-            raise RequestError(f"{arguments[0]}: {error.strerror}") from None
-        deadline = time.monotonic() + config.timeout if config.timeout else math.inf
-        while True:
-            try:
-                exit_code = process.wait(timeout=0.05)
-                return ("finished" if exit_code == 0 else "failed"), exit_code
-            except subprocess.TimeoutExpired:
-                if stop_event.is_set():
-                    terminate_process_group(process)
-                    raise InterruptedError(job.run_name) from None
-                if time.monotonic() > deadline:
-                    terminate_process_group(process)
-                    return "timeout", None
+            raise RequestError(f"{command.arguments[0]}: {error.strerror}") from None
+        deadline = time.monotonic() + command.timeout if command.timeout else math.inf
+        try:
+            while not stop_event.is_set():
+                try:
+                    exit_code = process.wait(timeout=0.05)
+                    return ("finished" if exit_code == 0 else "failed"), exit_code
+                except subprocess.TimeoutExpired:
+                    if time.monotonic() > deadline:
+                        return "timeout", None
+        finally:
+            if process.poll() is None:
+                terminate_process_group(process)
+    raise InterruptedError(command.arguments[0])
 
 
 def terminate_process_group(process: subprocess.Popen[bytes]) -> None:

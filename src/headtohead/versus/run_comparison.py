@@ -15,7 +15,7 @@ from headtohead.errors import HeadToHeadError, RequestError
 from headtohead.experiment.journal import Journal
 from headtohead.experiment.run_folder import lock_folder
 from headtohead.experiment.schemas import RunEvent, SettingsEvent
-from headtohead.versus.command_runner import CLOCK_TICK_NANOSECONDS, run_command
+from headtohead.versus.command_runner import CLOCK_TICK_NANOSECONDS, RunProcess, run_command, run_local_process
 from headtohead.versus.comparison_folder import ComparisonFolder, create_comparison_folder, read_journaled_run_digests
 from headtohead.versus.config import OUT_PLACEHOLDER, VersusConfig
 from headtohead.versus.file_schemas import RUN_FILE, CommandRun
@@ -38,11 +38,13 @@ def run_comparison(
     num_workers: int = 1,
     devices: Sequence[str] = (),
     resume: bool = False,
+    run_process: RunProcess = run_local_process,
     on_update: OnUpdate = lambda jobs: None,
 ) -> ComparisonFolder:
     """Run every planned run that has not ended yet, on `num_workers` threads, and return the comparison's folder.
 
-    `directory` is the working directory of the commands. `devices` are assigned to the threads in turn.
+    `directory` is the working directory of the commands. `devices` are assigned to the threads in turn. `run_process`
+    runs a process on this machine or elsewhere.
     """
     if config.metric.is_file_shared_by_runs and num_workers > 1:
         raise RequestError(
@@ -59,7 +61,7 @@ def run_comparison(
                 versions=comparison.record.versions,
             )
         )
-        scheduler = _JobScheduler(comparison, build_jobs(comparison, directory), journal)
+        scheduler = _JobScheduler(comparison, build_jobs(comparison, directory), journal, run_process)
         scheduler.journal_reused_runs(read_journaled_run_digests(folder))
         worker_devices = [devices[index % len(devices)] if devices else None for index in range(num_workers)]
         scheduler.run_jobs(worker_devices, on_update)
@@ -83,8 +85,10 @@ def explain_skipped_runs(ended_runs: Collection[CommandRun]) -> str:
 class _JobScheduler:
     """Runs a comparison's jobs on worker threads, one process each, and records their outcomes in the journal."""
 
-    def __init__(self, comparison: ComparisonFolder, jobs: Sequence[CommandJob], journal: Journal) -> None:
-        self.comparison, self.jobs, self.journal = comparison, jobs, journal
+    def __init__(
+        self, comparison: ComparisonFolder, jobs: Sequence[CommandJob], journal: Journal, run_process: RunProcess
+    ) -> None:
+        self.comparison, self.jobs, self.journal, self.run_process = comparison, jobs, journal, run_process
         self.stop_event = threading.Event()
         self.lock = threading.Lock()
         self.start_ns = time.time_ns() - CLOCK_TICK_NANOSECONDS
@@ -125,7 +129,12 @@ class _JobScheduler:
                 job.state, job.start_time = "running", time.monotonic()
             try:
                 run = run_command(
-                    self.comparison, job, self.stop_event, comparison_start_ns=self.start_ns, device=device
+                    self.comparison,
+                    job,
+                    self.stop_event,
+                    comparison_start_ns=self.start_ns,
+                    run_process=self.run_process,
+                    device=device,
                 )
             except InterruptedError:
                 return
