@@ -1,9 +1,9 @@
 """Draw training batches from an encoded split. Each batch is a pure function of (seed, step).
 
 No state is carried over between batches: a resumed run draws the same batches as an uninterrupted one, and two variants
-with the same seed see the same batches. A row does not depend on the other rows of its batch, because every row is
-padded to the context length. Pretrained encoders are an exception: they mask padding, so their batches are only padded
-to the longest row.
+with the same seed see the same batches. Up to rounding, a row does not depend on the other rows of its batch, because
+every row is padded to the context length. Pretrained encoders are an exception: they mask padding, so their batches are
+only padded to the longest row.
 """
 
 from __future__ import annotations

@@ -68,6 +68,8 @@ class MultiHeadAttention(Attention):
     The fast implementations compute `scores` and `weights` as defined here. A subclass that overrides one of them runs
     on the reference implementation."""
 
+    is_tokenwise = True
+
     residual_layers = ("output",)
 
     def __init__(self, sizes: ModelSizes, parts: AttentionParts, *, output_bias: bool = True) -> None:
@@ -99,7 +101,7 @@ class MultiHeadAttention(Attention):
         if k.shape[1] < q.shape[1]:  # grouped-query attention: several query heads share a key head
             queries_per_key = q.shape[1] // k.shape[1]
             k, v = k.repeat_interleave(queries_per_key, dim=1), v.repeat_interleave(queries_per_key, dim=1)
-        head_outputs, weights = self.attend(q, k, v, context)
+        head_outputs, weights = self._attend_within_rows(q, k, v, context)
         if weights is not None:
             context.attentions.append(weights)
         head_outputs = self.merge(head_outputs, x, context)
@@ -107,6 +109,17 @@ class MultiHeadAttention(Attention):
             head_outputs = merge_step(head_outputs, x, context)
         out: Tensor = self.output(head_outputs.transpose(1, 2).flatten(2))
         return out
+
+    def _attend_within_rows(
+        self, q: HeadOutputs, k: Keys, v: Keys, context: ForwardContext
+    ) -> tuple[HeadOutputs, AttentionWeights | None]:
+        """Return the result of `attend`. Tokens that share one row (`context.packing`) are padded for it."""
+        if context.packing is None or context.padded_context is None:
+            return self.attend(q, k, v, context)
+        pad, pack = context.packing.pad, context.packing.pack
+        q, k, v = (pad(heads.transpose(1, 2)).transpose(1, 2) for heads in (q, k, v))
+        head_outputs, weights = self.attend(q, k, v, context.padded_context)
+        return pack(head_outputs.transpose(1, 2)).transpose(1, 2), weights
 
     def project(self, x: HiddenStates, context: ForwardContext) -> HeadTensors:
         """Return the queries, keys and values of the tokens in this pass, before rotary embeddings are applied."""

@@ -59,6 +59,10 @@ class Part(Component, nn.Module):
     attn_implementations: frozenset[AttentionImplementation] = frozenset({"eager", "sdpa"})
     """Attention implementations the part works with. A model supports the intersection over its parts."""
 
+    is_tokenwise: ClassVar[bool] = False
+    """True if the part computes each token from this token, its position and the parameters alone. In batches with much
+    padding, such parts receive all tokens as one row without padding, (1, tokens, ...). Attention pads them again."""
+
     def __init__(self, sizes: ModelSizes) -> None:
         super().__init__()
         self.sizes = sizes

@@ -51,6 +51,8 @@ class TwoNormBlock(Block):
 class PreNormBlock(TwoNormBlock):
     """Norm, sublayer, residual addition. After Xiong et al. 2020, arXiv:2002.04745."""
 
+    is_tokenwise = True
+
     def __init__(
         self,
         sizes: ModelSizes,
@@ -77,6 +79,8 @@ class PreNormBlock(TwoNormBlock):
 class PostNormBlock(TwoNormBlock):
     """Sublayer, residual addition, norm: the original transformer. After Vaswani et al. 2017, arXiv:1706.03762."""
 
+    is_tokenwise = True
+
     def forward(
         self, x: HiddenStates, attend: Sublayer, feedforward: Sublayer | None, context: ForwardContext
     ) -> HiddenStates:
@@ -88,6 +92,8 @@ class PostNormBlock(TwoNormBlock):
 class ReorderedNormBlock(TwoNormBlock):
     """Sublayer, norm, residual addition. After Liu et al. 2021, arXiv:2111.09883; in OLMo 2, arXiv:2501.00656."""
 
+    is_tokenwise = True
+
     def forward(
         self, x: HiddenStates, attend: Sublayer, feedforward: Sublayer | None, context: ForwardContext
     ) -> HiddenStates:
@@ -98,6 +104,8 @@ class ReorderedNormBlock(TwoNormBlock):
 @register_part("block", "sandwich")
 class SandwichNormBlock(TwoNormBlock):
     """Norm before and after each sublayer. After Ding et al. 2021, arXiv:2105.13290; in Gemma 2, arXiv:2408.00118."""
+
+    is_tokenwise = True
 
     def __init__(self, sizes: ModelSizes, build_norm: Callable[[], Norm], has_feedforward: bool) -> None:
         super().__init__(sizes, build_norm, has_feedforward)
@@ -119,6 +127,8 @@ class SandwichNormBlock(TwoNormBlock):
 @register_part("block", "parallel")
 class ParallelBlock(Block):
     """Attention and feed-forward in parallel, with one norm. After Wang and Komatsuzaki 2021 (GPT-J)."""
+
+    is_tokenwise = True
 
     def __init__(
         self,

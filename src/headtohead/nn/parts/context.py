@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from headtohead.errors import ModelError
 from headtohead.nn.kv_cache import KVCache, LayerKVCache
 from headtohead.nn.parts.base import AttentionImplementation
+from headtohead.nn.parts.token_packing import TokenPacking, pack_tokens
 
 
 @dataclass
@@ -52,6 +53,10 @@ class ForwardContext:
     """KV cache in decoding; None in a pass over whole sequences."""
     memo: dict[Any, Any] = field(default_factory=dict)
     """Masks and biases that attention has computed in this pass."""
+    packing: TokenPacking | None = None
+    """Set if this pass runs on all tokens of the batch as one row, without padding."""
+    padded_context: ForwardContext | None = None
+    """The context of the padded batch, if `packing` is set."""
     _num_shifts: int = 0
     """Calls of `shift` in the running layer, which number its decoding states."""
     _states_set: set[tuple[int, str]] = field(default_factory=set)
@@ -81,6 +86,26 @@ class ForwardContext:
             attention_mask,
             layer_index=layer_index,
             is_training=is_training,
+        )
+
+    def pack_tokens(self) -> ForwardContext:
+        """Return the context of a pass over all tokens as one row, without padding; this one if there is too little
+        padding.
+        """
+        packing = None if self.attention_mask is None else pack_tokens(self.attention_mask)
+        if packing is None:
+            return self
+        positions = packing.pack(self.query_positions)
+        return replace(
+            self,
+            input_ids=packing.pack(self.input_ids),
+            query_positions=positions,
+            key_positions=positions,
+            attention_mask=None,
+            key_mask=None,
+            memo={},
+            packing=packing,
+            padded_context=self,
         )
 
     def enter_layer(self, layer_index: int) -> None:

@@ -38,6 +38,8 @@ class EmbeddingStep(Part):
 class TableEmbedding(Embedding):
     """A learned vector for each token."""
 
+    is_tokenwise = True
+
     def __init__(self, sizes: ModelSizes, *, std: float | None = None) -> None:
         """`std` is the standard deviation of the initial vectors. Unset, it is 1, as in torch, or 0.02 for embeddings
         tied to the output layer, as in GPT-2.
@@ -62,6 +64,8 @@ class TableEmbedding(Embedding):
 @register_part("embedding", "scale")
 class ScaledEmbedding(EmbeddingStep):
     """Multiply the embeddings by `by`, by default the square root of the width. After Vaswani et al. 2017."""
+
+    is_tokenwise = True
 
     def __init__(self, sizes: ModelSizes, *, by: float | None = None) -> None:
         super().__init__(sizes)

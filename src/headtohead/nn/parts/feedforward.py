@@ -45,6 +45,8 @@ class FeedForward(Part):
 class NoFeedForward(FeedForward):
     """No feed-forward layer: attention only."""
 
+    is_tokenwise = True
+
     is_absent = True
 
     def forward(self, x: HiddenStates, context: ForwardContext) -> HiddenStates:
@@ -54,6 +56,8 @@ class NoFeedForward(FeedForward):
 @register_part("feedforward", "mlp")
 class MLPFeedForward(FeedForward):
     """One hidden layer of 4 x width, or of size `hidden`."""
+
+    is_tokenwise = True
 
     residual_layers = ("down",)
 
@@ -77,6 +81,8 @@ class SwiGLUFeedForward(FeedForward):
 
     With a different activation of the gate, it is the GEGLU or ReGLU of the same paper."""
 
+    is_tokenwise = True
+
     residual_layers = ("down",)
 
     def __init__(
@@ -99,6 +105,8 @@ class GatedExpertsFeedForward(FeedForward):
     """Each token goes to the `active` best of several gated experts. As in gpt-oss, OpenAI 2025, arXiv:2508.10925.
 
     There is no load-balancing loss, and no capacity limit: tokens do not affect each other."""
+
+    is_tokenwise = True
 
     def __init__(
         self,

@@ -29,6 +29,8 @@ class Merge(Part):
 class ConcatHeads(Merge):
     """Concatenate the heads unchanged."""
 
+    is_tokenwise = True
+
     def forward(self, head_outputs: HeadOutputs, x: Tensor, context: ForwardContext) -> HeadOutputs:
         return head_outputs
 
@@ -36,6 +38,8 @@ class ConcatHeads(Merge):
 @register_part("merge", "shift")
 class ShiftHeads(Merge):
     """Rotate the order of the heads. The output projection absorbs this, so it should have no effect."""
+
+    is_tokenwise = True
 
     def __init__(self, sizes: ModelSizes, *, by: int = 1) -> None:
         super().__init__(sizes)
@@ -48,6 +52,8 @@ class ShiftHeads(Merge):
 @register_part("merge", "shuffle")
 class ShuffleHeads(Merge):
     """Shuffle the heads: once per layer, or again at every forward pass."""
+
+    is_tokenwise = True
 
     def __init__(self, sizes: ModelSizes, *, draw: Literal["once", "every-pass"] = "once") -> None:
         """Create a merge whose head order is drawn once per layer, or again at every forward pass."""

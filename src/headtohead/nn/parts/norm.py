@@ -21,6 +21,8 @@ class Norm(Part):
 class NoNorm(Norm):
     """No norm: return the input."""
 
+    is_tokenwise = True
+
     def forward(self, x: HiddenStates, context: ForwardContext) -> HiddenStates:
         return x
 
@@ -28,6 +30,8 @@ class NoNorm(Norm):
 @register_part("norm", "layer")
 class LayerNorm(Norm):
     """Normalize to mean 0 and variance 1, then scale and shift. After Ba et al. 2016, arXiv:1607.06450."""
+
+    is_tokenwise = True
 
     def __init__(self, sizes: ModelSizes, *, eps: float = 1e-5, bias: bool = True) -> None:
         super().__init__(sizes)
@@ -41,6 +45,8 @@ class LayerNorm(Norm):
 @register_part("norm", "rms")
 class RMSNorm(Norm):
     """Normalize to root mean square 1, then scale. After Zhang and Sennrich 2019, arXiv:1910.07467."""
+
+    is_tokenwise = True
 
     def __init__(self, sizes: ModelSizes, *, eps: float = 1e-6) -> None:
         super().__init__(sizes)

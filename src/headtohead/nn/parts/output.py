@@ -50,6 +50,8 @@ class OutputStep(Part):
 class LinearOutput(Output):
     """A matrix and a bias; with `tie_word_embeddings`, the matrix is the embedding's. After Press and Wolf 2017."""
 
+    is_tokenwise = True
+
     def __init__(
         self,
         sizes: ModelSizes,
@@ -107,6 +109,8 @@ class LinearOutput(Output):
 class NoOutput(Output):
     """Return the hidden states instead of logits, for an imported encoder without a head, which cannot be trained."""
 
+    is_tokenwise = True
+
     def forward(self, x: HiddenStates, context: ForwardContext) -> Logits:
         return x
 
@@ -114,6 +118,8 @@ class NoOutput(Output):
 @register_part("output", "mlm-head")
 class MaskedLMHead(LinearOutput):
     """A hidden layer of the size of the embeddings, a norm, then a matrix. After Devlin et al. 2019 (BERT)."""
+
+    is_tokenwise = True
 
     def __init__(
         self,
@@ -140,6 +146,8 @@ class MaskedLMHead(LinearOutput):
 class ScaledLogits(OutputStep):
     """Multiply the logits by `by`."""
 
+    is_tokenwise = True
+
     def __init__(self, sizes: ModelSizes, *, by: float) -> None:
         super().__init__(sizes)
         self.by = by
@@ -151,6 +159,8 @@ class ScaledLogits(OutputStep):
 @register_part("output", "softcap")
 class SoftCappedLogits(OutputStep):
     """Keep the logits between -cap and cap with a tanh. After Gemma 2, 2024, arXiv:2408.00118."""
+
+    is_tokenwise = True
 
     def __init__(self, sizes: ModelSizes, *, cap: float = 30.0) -> None:
         super().__init__(sizes)

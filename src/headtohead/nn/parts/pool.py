@@ -15,6 +15,9 @@ PooledStates = Float[Tensor, "batch width"]
 class Pool(Part):
     """Base class of pools: (batch, length, width) to (batch, width)."""
 
+    ignores_padding = False
+    """True if the result does not depend on hidden states at padding, which is then not computed."""
+
     def forward(self, x: HiddenStates, context: ForwardContext) -> PooledStates:
         raise NotImplementedError
 
@@ -22,6 +25,8 @@ class Pool(Part):
 @register_part("pool", "mean")
 class MeanPool(Pool):
     """Mean over positions."""
+
+    ignores_padding = True
 
     def forward(self, x: HiddenStates, context: ForwardContext) -> PooledStates:
         weight = context.get_attention_mask().to(x.dtype)[:, :, None]
@@ -32,6 +37,8 @@ class MeanPool(Pool):
 class FirstTokenPool(Pool):
     """First position that is not padding."""
 
+    ignores_padding = True
+
     def forward(self, x: HiddenStates, context: ForwardContext) -> PooledStates:
         first_index = context.get_attention_mask().to(torch.int8).argmax(1)
         return x[torch.arange(len(x), device=x.device), first_index]
@@ -41,6 +48,8 @@ class FirstTokenPool(Pool):
 class MaxPool(Pool):
     """Maximum of each feature over positions."""
 
+    ignores_padding = True
+
     def forward(self, x: HiddenStates, context: ForwardContext) -> PooledStates:
         lowest_value = torch.finfo(x.dtype).min
         return x.masked_fill(~context.get_attention_mask()[:, :, None], lowest_value).amax(1)
@@ -49,6 +58,8 @@ class MaxPool(Pool):
 @register_part("pool", "attention")
 class AttentionPool(Pool):
     """Weighted mean over positions, with weights from a learned query."""
+
+    ignores_padding = True
 
     def __init__(self, sizes: ModelSizes) -> None:
         super().__init__(sizes)

@@ -54,6 +54,8 @@ class Position(Part):
 class NoPosition(Position):
     """No position embeddings: a decoder can infer order from the causal pattern. After Haviv et al. 2022."""
 
+    is_tokenwise = True
+
 
 class _NormalEmbedding(nn.Embedding):
     """A table of position embeddings whose initial values have the given standard deviation."""
@@ -69,6 +71,8 @@ class _NormalEmbedding(nn.Embedding):
 @register_part("position", "learned")
 class LearnedPosition(Position):
     """A learned vector for each position. Cannot extend beyond the training context."""
+
+    is_tokenwise = True
 
     is_absolute = True
 
@@ -90,6 +94,8 @@ class LearnedPosition(Position):
 @register_part("position", "sinusoidal")
 class SinusoidalPosition(Position):
     """Fixed sines and cosines of the position. After Vaswani et al. 2017, arXiv:1706.03762."""
+
+    is_tokenwise = True
 
     is_absolute = True
 
@@ -122,6 +128,8 @@ def compute_alibi_slopes(num_heads: int) -> list[float]:
 class AlibiPosition(Position):
     """Scores decrease linearly with distance, with one slope per head. After Press et al. 2022, arXiv:2108.12409."""
 
+    is_tokenwise = True
+
     def __init__(self, sizes: ModelSizes, *, slope: float | None = None, slopes: Sequence[float] | None = None) -> None:
         """`slope` is used for every head, `slopes` has one per head. If both are unset, they are those of the paper."""
         super().__init__(sizes)
@@ -147,6 +155,8 @@ class AlibiPosition(Position):
 @register_part("position", "rope")
 class RotaryPosition(Position):
     """Rotate queries and keys by an angle proportional to position. After Su et al. 2021, arXiv:2104.09864."""
+
+    is_tokenwise = True
 
     def __init__(
         self,
@@ -191,6 +201,8 @@ class RotaryPosition(Position):
 @register_part("position", "relative")
 class RelativePosition(Position):
     """A learned bias per head for each range of distances. After Raffel et al. 2020, arXiv:1910.10683 (T5)."""
+
+    is_tokenwise = True
 
     def __init__(self, sizes: ModelSizes, *, buckets: int = 32, max_distance: int = 128) -> None:
         """Half of the buckets hold one distance each, the others hold ranges that grow up to `max_distance`; the last

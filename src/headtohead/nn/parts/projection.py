@@ -57,6 +57,8 @@ class LinearProjection(Projection):
     Grouped-query attention after Ainslie et al. 2023, arXiv:2305.13245; one key head is the multi-query attention of
     Shazeer 2019, arXiv:1911.02150."""
 
+    is_tokenwise = True
+
     def __init__(self, sizes: ModelSizes, *, bias: bool = False, key_heads: int | None = None) -> None:
         super().__init__(sizes)
         self.key_heads = key_heads = key_heads or sizes.heads
@@ -74,6 +76,8 @@ class LinearProjection(Projection):
 @register_part("projection", "mlp")
 class MLPProjection(Projection):
     """ReLU networks with `depth` hidden layers for queries, keys and values."""
+
+    is_tokenwise = True
 
     def __init__(self, sizes: ModelSizes, *, depth: int = 1, hidden: int | None = None, bias: bool = True) -> None:
         super().__init__(sizes)
@@ -98,6 +102,8 @@ class MLPProjection(Projection):
 @register_part("projection", "qk-norm")
 class QueryKeyNorm(ProjectionStep):
     """Normalize queries and keys. After Henry et al. 2020, arXiv:2010.04245; as in Qwen 3, OLMo 2 and Cohere."""
+
+    is_tokenwise = True
 
     def __init__(
         self,
@@ -143,6 +149,8 @@ class QueryKeyNorm(ProjectionStep):
 @register_part("projection", "query-scale")
 class ScaledQueries(ProjectionStep):
     """Multiply queries by `by`, besides the 1 / sqrt(head_dim) of attention scores, as in Gemma 2, arXiv:2408.00118."""
+
+    is_tokenwise = True
 
     def __init__(self, sizes: ModelSizes, *, by: float) -> None:
         super().__init__(sizes)

@@ -31,6 +31,8 @@ class Stack(Part):
 class SequentialStack(Stack):
     """Every layer once, in order."""
 
+    is_tokenwise = True
+
     def forward(self, x: HiddenStates, layers: Sequence[LayerFunction], context: ForwardContext) -> HiddenStates:
         for layer in layers:
             x = layer(x, context)
