@@ -7,6 +7,7 @@ import torch
 from tests.exchange.tiny_models import MODELS, build_tiny_model
 
 from headtohead.config.tables.model import TransformerConfig
+from headtohead.exchange.architectures.architecture import NoMatchError
 from headtohead.exchange.conversion.from_transformers import convert_to_parts
 from headtohead.exchange.conversion.output_difference import measure_output_difference
 from headtohead.exchange.conversion.to_transformers import convert_to_transformers, find_architecture
@@ -66,3 +67,11 @@ def test_models_of_parts_become_the_first_architecture_that_has_them(settings: d
     assert architecture.title == title
     exported = convert_to_transformers(model, architecture, structure, config)
     assert measure_output_difference(exported, model) < TOLERANCE
+
+
+def test_the_reason_for_no_match_is_none_that_zero_biases_resolve() -> None:
+    """GPT-2 has biases of queries, which may be zeros; it has no bias of the logits."""
+    model = build_model(TransformerConfig.model_validate({"width": 32, "heads": 4}), 23)
+    assert isinstance(model, Transformer)
+    with pytest.raises(NoMatchError, match="gpt2 has output_bias = False, but the model has True"):
+        find_architecture(model, "gpt2")

@@ -42,7 +42,9 @@ def export(
         Path,
         typer.Argument(metavar="RUN", help="Run folder of a trained model, such as runs/EXPERIMENT/VARIANT/seed-0."),
     ],
-    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="Library to convert to.")] = "transformers",
+    to: Annotated[
+        str, typer.Option("--to", metavar="FORMAT", help="Format: transformers, onnx, gguf, transformer-lens.")
+    ] = "transformers",
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Output folder. [default: exported/NAME]")] = None,
     architecture: Annotated[
         str | None,

@@ -288,7 +288,9 @@ class Transformer(nn.Module):
                 num_past = positions.new_full((batch_size,), cache.length) if past_mask is None else past_mask.sum(1)
                 positions = positions + num_past[:, None]
             positions = positions.clamp_min(0)
-            num_positions = int(positions.max()) + 1 if self.max_positions is not None else 0
+            # A compiler cannot read the value of a tensor.
+            is_checked = self.max_positions is not None and not torch.compiler.is_compiling()
+            num_positions = int(positions.max()) + 1 if is_checked else 0
         self.check_length(num_positions)
         key_positions, key_mask = positions, attention_mask
         if cache is not None:

@@ -18,7 +18,7 @@ INPUT_LENGTH = 32
 @torch.no_grad()
 def measure_output_difference(transformers_model: Any, parts_model: Transformer) -> float:
     """Return the largest difference between the outputs of both models, logits or hidden states, on random tokens."""
-    input_ids = _draw_input_ids(parts_model)
+    input_ids = draw_input_ids(parts_model)
     output = transformers_model(input_ids=input_ids)
     expected: Tensor = output.logits if "logits" in output else output.last_hidden_state
     return float((parts_model(input_ids).logits - expected).abs().max())
@@ -26,13 +26,17 @@ def measure_output_difference(transformers_model: Any, parts_model: Transformer)
 
 def check_export_difference(exported_model: Any, parts_model: Transformer) -> float:
     """Return the largest difference between the outputs; raise ModelError if it exceeds rounding errors."""
-    difference = measure_output_difference(exported_model, parts_model)
+    return check_difference(measure_output_difference(exported_model, parts_model))
+
+
+def check_difference(difference: float) -> float:
+    """Return the difference between outputs after an export; raise ModelError if it exceeds rounding errors."""
     if not difference <= MAX_EXPORT_DIFFERENCE:
         raise ModelError(f"export failed: outputs differ by {difference:.1e}")
     return difference
 
 
-def _draw_input_ids(model: Transformer) -> Tensor:
+def draw_input_ids(model: Transformer) -> Tensor:
     """Return random token ids, (2, length), without the first ids of the vocabulary, which may be padding."""
     vocab_size, length = model.sizes.vocab_size, min(INPUT_LENGTH, model.context)
     generator = torch.Generator().manual_seed(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,8 @@ from headtohead.nn.transformer import Transformer
 from headtohead.pretrained.loading import import_transformers
 
 EXPORT_PURPOSE = "export to transformers"
+MISSING_BIAS = re.compile(r"_bias = True, but the model has False$")
+"""Matches mismatches that zero biases resolve. The other reason for which an architecture does not match is shown."""
 
 
 def find_architecture(
@@ -35,15 +38,17 @@ def find_architecture(
         with_query_bias, attention_output_bias=True, feedforward_bias=True, norm_bias=structure.norm == "layer"
     )
     architectures = [get_architecture(model_type)] if model_type is not None else ARCHITECTURES
-    mismatches = []
+    mismatches: dict[str, str] = {}
     for candidate in (structure, with_query_bias, with_all_biases):
         for architecture in architectures:
             try:
                 return architecture, candidate, architecture.write_config(candidate)
             except NoMatchError as error:
-                if candidate is structure:
-                    mismatches.append(str(error))
-    raise NoMatchError("no architecture of transformers has the parts of this model:\n  " + "\n  ".join(mismatches))
+                known_reason = mismatches.get(architecture.model_type)
+                if known_reason is None or MISSING_BIAS.search(known_reason):
+                    mismatches[architecture.model_type] = str(error)
+    reasons = "\n  ".join(mismatches.values())
+    raise NoMatchError(f"no architecture of transformers has the parts of this model:\n  {reasons}")
 
 
 @torch.no_grad()
@@ -61,7 +66,7 @@ def convert_to_transformers(
     if special_ids["pad_token_id"] not in (None, required_pad_id):
         raise NoMatchError(f"{architecture.model_type}: pad_token_id must be {required_pad_id}")
     config_class = transformers.CONFIG_MAPPING[architecture.model_type]
-    transformers_model: Any = _select_model_class(transformers, structure, architecture)._from_config(
+    transformers_model: Any = select_model_class(transformers, structure, architecture)._from_config(
         config_class(**{**special_ids, **config}), dtype=torch.float32
     )
     prefix = architecture.base_prefix if structure.output_head == "none" else ""
@@ -80,7 +85,7 @@ def get_special_token_ids(tokenizer: Any) -> ConfigFields:
     return {f"{name}_token_id": getattr(tokenizer, f"{name}_id", None) for name in ("bos", "eos", "pad")}
 
 
-def _select_model_class(transformers: Any, structure: ModelStructure, architecture: Architecture) -> Any:
+def select_model_class(transformers: Any, structure: ModelStructure, architecture: Architecture) -> Any:
     """Return the class of transformers with the output head of the model to export."""
     if architecture.model_type == "t5":
         return transformers.T5EncoderModel

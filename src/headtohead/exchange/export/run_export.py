@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headtohead.errors import RequestError, format_suggestion
+from headtohead.exchange.export.gguf_file import export_to_gguf
+from headtohead.exchange.export.onnx_folder import export_to_onnx
+from headtohead.exchange.export.transformer_lens_folder import export_to_transformer_lens
 from headtohead.exchange.export.transformers_folder import (
     ExportedModel,
     check_folder_is_empty,
@@ -30,6 +33,9 @@ class ExportFormat:
 
 EXPORT_FORMATS = {
     "transformers": ExportFormat(export_to_transformers, has_architectures=True),
+    "onnx": ExportFormat(export_to_onnx),
+    "gguf": ExportFormat(export_to_gguf, has_architectures=True),
+    "transformer-lens": ExportFormat(export_to_transformer_lens, has_architectures=True),
 }
 
 

@@ -48,7 +48,7 @@ def export_to_transformers(source: str | Path, folder: Path, *, model_type: str 
         model_type: Architecture of transformers; by default, the first one that has the parts of the model.
     """
     transformers = import_transformers(EXPORT_PURPOSE)
-    saved, model = _load_model_of_parts(source)
+    saved, model = load_model_of_parts(source)
     check_folder_is_empty(folder)
     try:
         architecture, structure, config = find_architecture(model, model_type)
@@ -66,7 +66,7 @@ def export_to_transformers(source: str | Path, folder: Path, *, model_type: str 
     return ExportedModel(folder, architecture.title, difference)
 
 
-def _load_model_of_parts(source: str | Path) -> tuple[SavedModel, Transformer]:
+def load_model_of_parts(source: str | Path) -> tuple[SavedModel, Transformer]:
     """Return the content of a run folder and its model; raise RequestError unless the model is made of parts."""
     saved = model_io.load_saved_model(source)
     if not isinstance(saved.model, Transformer):

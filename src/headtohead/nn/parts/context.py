@@ -196,7 +196,7 @@ class ForwardContext:
         # Number the tokens of each sequence, past ones included; padding has the number of the token before it.
         token_mask = F.pad(self.attention_mask, (by, 0), value=True)
         token_ranks = token_mask.long().cumsum(1) - 1
-        index_by_rank = (~token_mask).to(torch.uint8).argsort(dim=1, stable=True)
+        index_by_rank = _find_token_indices(token_mask, token_ranks)
         source_indices = index_by_rank.gather(1, (token_ranks[:, by:] - by).clamp_min(0))
         last_ranks = token_ranks[:, -1:] + torch.arange(1 - by, 1, device=x.device)
         self.set_state(key, _gather_tokens(extended, index_by_rank.gather(1, last_ranks)))
@@ -211,7 +211,7 @@ class ForwardContext:
             return extended[..., by:, :]
         token_mask = F.pad(self.attention_mask, (0, by), value=True)
         token_ranks = token_mask.long().cumsum(1) - 1
-        index_by_rank = (~token_mask).to(torch.uint8).argsort(dim=1, stable=True)
+        index_by_rank = _find_token_indices(token_mask, token_ranks)
         source_ranks = (token_ranks[:, : x.shape[-2]].clamp_min(0) + by).clamp_max(token_ranks[:, -1:])
         return _gather_tokens(extended, index_by_rank.gather(1, source_ranks))
 
@@ -221,10 +221,20 @@ def compute_positions(attention_mask: Bool[Tensor, "batch length"]) -> Int[Tenso
     return (attention_mask.long().cumsum(1) - 1).clamp_min(0)
 
 
+def _find_token_indices(
+    token_mask: Bool[Tensor, "batch length"], token_ranks: Int[Tensor, "batch length"]
+) -> Int[Tensor, "batch length"]:
+    """Return the index of the token of each rank in its sequence. Entries after the last token have no meaning."""
+    length = token_mask.shape[1]
+    indices = torch.arange(length, device=token_mask.device).expand_as(token_ranks)
+    places = token_ranks.masked_fill(~token_mask, length)  # padding is written to the end, which is cut off
+    return token_ranks.new_zeros(token_ranks.shape[0], length + 1).scatter(1, places, indices)[:, :length]
+
+
 def _gather_tokens(x: Float[Tensor, "batch *heads length dim"], indices: Int[Tensor, "batch selected"]) -> Tensor:
     """Return the tokens of each sequence at these indices, (batch, *heads, selected, dim)."""
     shape = (*x.shape[:-2], indices.shape[1], x.shape[-1])
-    return x.gather(-2, indices.view(len(x), *[1] * (x.dim() - 3), -1, 1).expand(shape))
+    return x.gather(-2, indices.view(x.shape[0], *[1] * (x.dim() - 3), -1, 1).expand(shape))
 
 
 @dataclass(frozen=True)

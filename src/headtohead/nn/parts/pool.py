@@ -41,7 +41,7 @@ class FirstTokenPool(Pool):
 
     def forward(self, x: HiddenStates, context: ForwardContext) -> PooledStates:
         first_index = context.get_attention_mask().to(torch.int8).argmax(1)
-        return x[torch.arange(len(x), device=x.device), first_index]
+        return x[torch.arange(x.shape[0], device=x.device), first_index]
 
 
 @register_part("pool", "max")
