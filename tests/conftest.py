@@ -122,10 +122,10 @@ def in_process_workers(in_process_pool: Any, monkeypatch: pytest.MonkeyPatch) ->
     from headtohead.runner import run_experiment
 
     def build_pool(backend: Any, *arguments: Any) -> Any:
-        return build_worker_pool(in_process_pool if backend is None else backend, *arguments)
+        return build_backend_pool(in_process_pool if backend is None else backend, *arguments)
 
-    build_worker_pool = run_experiment.build_worker_pool
-    monkeypatch.setattr(run_experiment, "build_worker_pool", build_pool)
+    build_backend_pool = run_experiment.build_backend_pool
+    monkeypatch.setattr(run_experiment, "build_backend_pool", build_pool)
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from headtohead.config import recipe_catalog, trial_settings
 from headtohead.experiment import loading
 from headtohead.experiment.schemas import Findings
 from headtohead.replication.published_scores import compare_with_published
-from headtohead.replication.published_table import build_long_published_table, build_published_table
+from headtohead.replication.tables import build_long_published_table, build_published_table
 from headtohead.runner.run_experiment import run_experiment
 from headtohead.tasks.registry import prepare_dataset
 from headtohead.training.hardware.precision import is_bfloat16_usable

@@ -30,9 +30,9 @@ from headtohead.experiment.seed_average import average_over_seeds
 from headtohead.json_files import read_json_object
 from headtohead.presentation import number_format
 from headtohead.presentation.table import Table
-from headtohead.replication.published_table import build_published_table
+from headtohead.replication.tables import build_published_table
 from headtohead.report.charts import forest_plot
-from headtohead.report.sections import comparisons, corpus, scaling
+from headtohead.report.sections import comparisons, corpus, length_generalization
 from headtohead.search import phrasing
 from headtohead.search import tables as search_tables
 from tools import recipe_results
@@ -257,8 +257,8 @@ def _build_recipe_page(name: str, experiment: Experiment, findings: Findings | N
         comparisons.build_comparison_table(findings),
         *distillation_tables.build_distillation_tables(findings),
         build_published_table(findings),
-        scaling.build_context_length_table(findings),
-        scaling.build_context_cost_table(findings),
+        length_generalization.build_context_length_table(findings),
+        length_generalization.build_context_cost_table(findings),
         corpus.build_corpus_baselines_table(findings),
         corpus.build_lines_by_label_table(findings),
     ):

@@ -68,6 +68,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    """Import a name of the public Python API from its module on first access."""
     if name not in _LOCATIONS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if sys.platform == "win32":

@@ -20,7 +20,7 @@ from headtohead.errors import DiskFullError
 
 @contextmanager
 def translate_disk_full_error(path: Path) -> Iterator[None]:
-    """Raise `DiskFullError` in place of an `OSError` caused by a full disk or an exceeded quota."""
+    """Raise `DiskFullError` if writing a file atomically fails because the disk is full or a quota is exceeded."""
     try:
         yield
     except OSError as error:

@@ -77,7 +77,7 @@ class ParentChannel:
         threading.Thread(target=read_messages, daemon=True).start()
 
     def iter_requests(self) -> Iterator[JsonDict]:
-        """Yield the parent's requests in order, without those that were cancelled while they waited."""
+        """Yield the requests of the parent process in order, without those that were cancelled while they waited."""
         inbox: SimpleQueue[JsonDict] = SimpleQueue()
         cancelled_ids: set[int] = set()
         self.listen(lambda message: cancelled_ids.add(message["cancel"]) if "cancel" in message else inbox.put(message))

@@ -60,6 +60,7 @@ class ValidationIssue:
     suggestion: str | None = None
 
     def __str__(self) -> str:
+        """Return the issue as one sentence of an error message: location, problem, allowed values, suggestion."""
         lines = [f"{truncate_text(self.location, 200)}: {truncate_text(self.message)}"]
         if self.suggestion:
             lines.append(f"    did you mean {self.suggestion!r}?")
@@ -72,6 +73,7 @@ class ConfigError(RequestError):
     """Raised if an experiment file or a `--set` option is invalid. `issues` contains all issues."""
 
     def __init__(self, source: str, issues: Iterable[ValidationIssue]) -> None:
+        """Build the message of the error from all issues of a file."""
         self.source = source
         self.issues = tuple(issues)
         count = len(self.issues)
@@ -162,7 +164,7 @@ MAX_SHOWN_ISSUES = 30
 
 
 def suggest(word: str, candidates: Iterable[str]) -> str | None:
-    """Return the candidate closest to `word`, or None if none is similar enough."""
+    """Return the candidate closest to `word`, for an error message to suggest, or None if none is similar enough."""
     if len(word) > MAX_SUGGESTION_CHARS:
         return None
     short_candidates = [
@@ -180,7 +182,7 @@ def format_suggestion(word: str, candidates: Iterable[str]) -> str:
 
 
 def truncate_text(text: str, max_chars: int = MAX_ISSUE_CHARS) -> str:
-    """Shorten text to about `max_chars` characters, keeping its beginning and end.
+    """Shorten text that an error message quotes to about `max_chars` characters, keeping its beginning and end.
 
     Characters that cannot be encoded as UTF-8 are replaced by backslash escapes.
     """

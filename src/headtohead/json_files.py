@@ -126,7 +126,7 @@ def _parse_finite_float(literal: str) -> float:
 
 
 def _check_json_limits(value: Any) -> None:
-    """Raise `ValueError` for excessive nesting, integers beyond 2**63, or strings with unpaired surrogates."""
+    """Raise `ValueError` for parsed JSON with excessive nesting, integers beyond 2**63, or unpaired surrogates."""
     values_at_depth = [value]
     for _ in range(MAX_NESTING_DEPTH):
         children: list[Any] = []

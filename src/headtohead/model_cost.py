@@ -146,6 +146,7 @@ class FlopCounter(EagerDispatchMode):
         self.flops = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Count the FLOPs of an operation of the model, then run it."""
         result = function(*args, **(kwargs or {}))
         formula = flop_registry.get(function._overloadpacket)
         if formula is not None:
@@ -155,8 +156,9 @@ class FlopCounter(EagerDispatchMode):
 
 @torch.no_grad()
 def _count_flops_per_token(network: nn.Module, input_ids: torch.Tensor) -> int | None:
-    """Return the FLOPs per token of a forward pass over one row, or over two if the network rejects a single row. None
-    if both fail.
+    """Return the FLOPs per token as a cost of a model: of a pass over one row, or over two if it rejects a single row.
+
+    None if both fail.
     """
     for batch_size in (1, 2):
         batch_ids = input_ids[:batch_size]
@@ -214,7 +216,7 @@ class _FusedAttentionMode(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Replace calls of scaled_dot_product_attention on meta tensors; run every other function."""
+        """Count attention on meta tensors as a fused kernel: replace calls of scaled_dot_product_attention."""
         if func is torch.nn.functional.scaled_dot_product_attention and args[0].is_meta:
             arguments = (*args, *(kwargs or {}).values())
             tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
@@ -234,7 +236,7 @@ class _SaveInputsAndOutput(torch.autograd.Function):
 
 
 def _build_forward_arguments(network: nn.Module, input_ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Return the arguments of a forward pass over `input_ids`, (batch, length).
+    """Return the arguments of the forward pass in which a model's cost is counted, over `input_ids` (batch, length).
 
     Decoders of transformers need a mask on the meta device, because they inspect the values of the ids otherwise.
     """

@@ -81,7 +81,7 @@ def _copy_paired_weights(paired_model: CustomModel, custom_model: CustomModel) -
 
 
 def _check_weights_fit_memory(model_config: TransformerConfig | CustomModelConfig, vocab_size: int) -> None:
-    """Raise ModelError if embeddings and projections alone exceed free memory. Skipped on the meta device."""
+    """Raise ModelError before a model is built whose weights alone exceed free memory. Skipped on the meta device."""
     if isinstance(model_config, CustomModelConfig) or torch.empty(0).device.type == "meta":
         return
     projection_parameters = 4 * model_config.width * model_config.heads * model_config.resolved_head_dim

@@ -110,7 +110,7 @@ def read_safetensors(path: Path) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise RunFolderError if a folder contains links, pipes, devices, deep nesting or too many entries.
+    """Raise RunFolderError if an untrusted folder has links, pipes, devices, deep nesting or too many entries.
 
     The path of the folder itself may be a link, because the user names it.
     """
@@ -126,7 +126,7 @@ def check_folder(folder: Path) -> None:
 
 
 def find_hard_link(folder: Path) -> str:
-    """Name a file of a folder that has another name, through which it can be changed later; "" if there is none."""
+    """Name a file of an untrusted folder that can be changed later through another name; "" if there is none."""
     for entry, _ in _walk_folder(folder, 1):
         status = entry.stat(follow_symlinks=False)
         if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
@@ -135,7 +135,7 @@ def find_hard_link(folder: Path) -> str:
 
 
 def _walk_folder(folder: Path, depth: int) -> Iterator[tuple[os.DirEntry[str], int]]:
-    """Yield the entries of a folder and of its subfolders with their depth, without following links."""
+    """Yield the entries of an untrusted folder and of its subfolders with their depth, without following links."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if depth == 1 and entry.name in UNREAD_FOLDERS:
@@ -146,7 +146,7 @@ def _walk_folder(folder: Path, depth: int) -> Iterator[tuple[os.DirEntry[str], i
 
 
 def create_file(path: Path) -> BufferedWriter:
-    """Create a file for writing, replacing any existing entry. A link is replaced, not followed."""
+    """Create a file for writing in an untrusted folder. An existing entry is replaced; a link is not followed."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags, 0o666)

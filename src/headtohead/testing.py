@@ -56,7 +56,7 @@ class PartConformanceSuite:
     """the file that defines the part, unless the test file does"""
 
     def assert_check_passes(self, check: str) -> None:
-        """Raise AssertionError with every failed result of this check."""
+        """Fail the test of a part with every failed result of this check."""
         if self.plugin is not None:
             registry.load_plugin(self.plugin)
         results = [

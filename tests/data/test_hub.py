@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headtohead.config.tables.data import DataConfig
-from headtohead.data.sources.files import read_folder
+from headtohead.data.sources.folders_and_files import read_folder
 from headtohead.data.sources.loading import load_corpus
 from headtohead.errors import DataError
 

@@ -11,7 +11,8 @@ import pytest
 
 from headtohead.config.tables.data import DataConfig
 from headtohead.data.sources import CorpusSource, RawCorpus, RawSplit, SourceRequest, registry, source
-from headtohead.data.sources.loading import load_corpus, resolve_source, resolve_source_path
+from headtohead.data.sources.loading import load_corpus, resolve_source_path
+from headtohead.data.sources.registry import resolve_source
 from headtohead.data.token_cache import build_cache_key, load_tokenized_corpus
 from headtohead.errors import ConfigError, DataError
 from headtohead.experiment.loading import build_experiment, load_experiment

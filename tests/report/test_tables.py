@@ -8,10 +8,10 @@ import pytest
 
 from headtohead.presentation.renderers import csv_tables, latex, markdown
 from headtohead.presentation.table import Cell, Column, Table
-from headtohead.replication.published_table import build_published_table
+from headtohead.replication.tables import build_published_table
 from headtohead.report import documents
 from headtohead.report.context import ReportContext
-from headtohead.report.sections import audits, build_tables, changed_settings, corpus, curves, examples, pairing, scores
+from headtohead.report.sections import audits, build_tables, changed_settings, corpus, curves, pairing, probes, scores
 from headtohead.report.terminal import print_audit_summary
 
 from .conftest import make_audit
@@ -190,14 +190,14 @@ def test_published_rows_are_sorted_by_variant_and_step(raw_findings: Callable[..
 
 def test_probe_sentences_show_perplexity_or_the_predicted_classes(raw_findings: Callable[..., RawFindings]) -> None:
     result = raw_findings({"v": 0.1})
-    first, second = list_cell_texts(examples.build_probe_sentences_table(make_findings(result)))
+    first, second = list_cell_texts(probes.build_probe_sentences_table(make_findings(result)))
     assert first == ["short", "We will meet.", "baseline", "200.0 (190.0 to 210.5)"]
     assert second == ["", "", "v", "200.0 (190.0 to 210.5)"]
     assert "short,We will meet.,v," in csv_tables.render_csv(
-        examples.build_probe_sentences_table(make_findings(result))
+        probes.build_probe_sentences_table(make_findings(result))
     ), "a program gets every cell"
     result["sentences"] = {"v": {"short": {"0": ["Obama", 0.9], "1": ["Obama", 0.7], "2": ["Bush", 0.6]}}}
-    output = list_cell_texts(examples.build_probe_sentences_table(make_findings(result)))[0][3].replace("\u00a0", " ")
+    output = list_cell_texts(probes.build_probe_sentences_table(make_findings(result)))[0][3].replace("\u00a0", " ")
     assert output == "Obama (2 of 3 seeds, confidence 80.0 %); Bush (1 of 3 seeds, confidence 60.0 %)"
 
 

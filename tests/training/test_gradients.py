@@ -22,8 +22,8 @@ from headtohead.experiment.run_folder import Run
 from headtohead.json_files import read_json, read_jsonl
 from headtohead.model_factory import build_model
 from headtohead.tasks.registry import prepare_dataset
-from headtohead.training.hardware.child_process import run_code_in_child_process
 from headtohead.training.hardware.precision import is_bfloat16_usable
+from headtohead.training.hardware.probe_process import run_probe_code
 from headtohead.training.losses.chunked_cross_entropy import chunked_linear_cross_entropy
 from headtohead.training.optimization import loss_scaling
 from headtohead.training.optimization.gradients import GradientComputation, find_checkpointed_layers
@@ -175,7 +175,7 @@ print(json.dumps({"differences": differences, "frames": frames, "is_plain": dict
 
 def test_compiled_gradients_agree_and_the_module_stays_plain() -> None:
     """Runs in a child process without run-time type checks, which Dynamo cannot trace, and without code generation."""
-    result = run_code_in_child_process(COMPILE_CODE, timeout_seconds=600)
+    result = run_probe_code(COMPILE_CODE, timeout_seconds=600)
     assert result.output is not None, result.exit_description
     assert max(result.output["differences"]) < 1e-6
     assert result.output["is_plain"] and result.output["frames"] > 0
@@ -331,7 +331,7 @@ def run_in_child(small: Any, tmp_path: Path, settings: dict[str, Any]) -> Path:
     """Run the trial in a child process, which may crash."""
     experiment = small(training={"budget": "20 steps", **settings})
     raw = json.loads(experiment.model_dump_json(exclude={"name", "variants"}, exclude_unset=True))
-    result = run_code_in_child_process(CHILD_CODE, json.dumps(raw), str(tmp_path / "child"), timeout_seconds=600)
+    result = run_probe_code(CHILD_CODE, json.dumps(raw), str(tmp_path / "child"), timeout_seconds=600)
     assert result.output is not None, result.exit_description
     return tmp_path / "child"
 

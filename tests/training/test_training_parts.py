@@ -28,7 +28,7 @@ from headtohead.nn.parts.context import ForwardContext, TrainingContext
 from headtohead.nn.parts.feedforward import FeedForward
 from headtohead.nn.protocol import ModelOutput
 from headtohead.nn.transformer import Transformer
-from headtohead.training import weight_files
+from headtohead.training import tensor_files
 from headtohead.training.loop import Trainer
 from headtohead.training.optimization.scheduled_optimizer import ScheduledOptimizer
 from headtohead.training.parts.average import TensorState
@@ -220,7 +220,7 @@ def test_the_averaged_weights_are_evaluated_and_kept(tmp_path: Path) -> None:
     trainer = train(tmp_path, model, average={"kind": "lawa", "every": 1, "count": 2})
     state = trainer.optimizer._average_states[0]["latest"]
     assert torch.equal(model.embedding.weight, state.mean(0))
-    saved = weight_files.read_safetensors(tmp_path / "checkpoint-000006" / "model.safetensors")
+    saved = tensor_files.read_safetensors(tmp_path / "checkpoint-000006" / "model.safetensors")
     assert torch.equal(saved["embedding.weight"], state[-1])  # training continues from the weights of the last step
 
 

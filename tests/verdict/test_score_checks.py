@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from headtohead.verdict.external_scores.copied_examples import group_copied_examples
 from headtohead.verdict.external_scores.judge_csv import judge_csv
-from headtohead.verdict.external_scores.score_checks import find_score_issues
+from headtohead.verdict.external_scores.score_checks import run_score_checks
 from headtohead.verdict.external_scores.score_issues import ScoreWarning
 from headtohead.verdict.metric import MetricName
 from headtohead.verdict.scores import Scores
@@ -28,7 +28,7 @@ def build_scores(table: Table, weights: Float[np.ndarray, " examples"] | None = 
 
 def list_kinds(baseline: Table, variant: Table, metric: MetricName = "loss") -> dict[str, bool]:
     """Return the kinds of the issues, and whether they withhold the verdict."""
-    issues = find_score_issues("base", build_scores(baseline), {"new": build_scores(variant)}, metric)
+    issues = run_score_checks("base", build_scores(baseline), {"new": build_scores(variant)}, metric)
     return {issue.kind: issue.is_blocking for issue in issues}
 
 
@@ -112,7 +112,7 @@ def test_unusual_scores_are_warnings() -> None:
     assert list_kinds(-draw(random), -draw(random)) == {"negative loss": False}
     losses, weights = draw_examples(random)[0], random.integers(3, 40, 200).astype(float)
     summed = build_scores(losses * weights, weights)
-    (issue, *_) = find_score_issues("base", summed, {"new": build_scores(losses - 0.1, weights)}, "loss")
+    (issue, *_) = run_score_checks("base", summed, {"new": build_scores(losses - 0.1, weights)}, "loss")
     assert "proportional to the weights" in issue.message
 
 

@@ -82,7 +82,7 @@ def run_command(arguments: Sequence[str]) -> dict[str, Any]:
     output = io.StringIO()
     pool = WorkerPool(1, InProcessWorker)
     with (
-        mock.patch.object(run_experiment, "build_worker_pool", return_value=pool),
+        mock.patch.object(run_experiment, "build_backend_pool", return_value=pool),
         contextlib.redirect_stdout(output),
         contextlib.redirect_stderr(io.StringIO()),
     ):

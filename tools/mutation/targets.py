@@ -34,7 +34,7 @@ MUTATION_TARGETS = {
         (
             "src/headtohead/audit/*.py",
             "src/headtohead/training/checkpoints.py",
-            "src/headtohead/training/weight_files.py",
+            "src/headtohead/training/tensor_files.py",
         ),
         ("tests/audit/test_*.py", "tests/training/test_checkpoints.py"),
         sample=400,

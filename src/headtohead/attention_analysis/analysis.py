@@ -159,7 +159,7 @@ def _load_initial_model(bundle: ModelBundle) -> ModelBundle:
 
 
 def _compute_text_maps(bundle: ModelBundle, text: str, name: str, pad: bool | None) -> AttentionMaps:
-    """Encode the text with the model's special tokens and return its attention maps."""
+    """Encode the text to analyze with the model's special tokens and return its attention maps."""
     prefix_ids, suffix_ids = _find_special_token_ids(bundle, text)
     encoded = encode_text(bundle.tokenizer, text, bundle.model.context, prefix_ids=prefix_ids, suffix_ids=suffix_ids)
     return compute_attention_maps(
@@ -173,7 +173,7 @@ def _compute_text_maps(bundle: ModelBundle, text: str, name: str, pad: bool | No
 
 
 def _choose_padded_length(bundle: ModelBundle, length: int, pad: bool | None) -> int | None:
-    """Return the length to which the text is padded for its attention maps, or None for no padding.
+    """Return the length to which an analyzed text is padded for its attention maps, or None for no padding.
 
     Unmasked padding is shown in full, because it changes the model's output.
     """
@@ -193,7 +193,7 @@ def _choose_padded_length(bundle: ModelBundle, length: int, pad: bool | None) ->
 
 
 def _find_special_token_ids(bundle: ModelBundle, text: str) -> tuple[Sequence[int], Sequence[int]]:
-    """Return the ids of the special tokens with which attention maps show a text: those before it and after it."""
+    """Return the special tokens with which the analyzed text is shown, (ids before it, ids after it)."""
     tokenizer = bundle.tokenizer
     if isinstance(bundle, SavedModel) and not isinstance(tokenizer, PretrainedTokenizer):
         # A language model trained on single rows reads the start token; the stop token is only predicted.
@@ -210,7 +210,7 @@ def _find_special_token_ids(bundle: ModelBundle, text: str) -> tuple[Sequence[in
 
 
 def _compute_head_metrics(bundle: ModelBundle, maps: AttentionMaps, ablate_heads: bool) -> list[HeadMeasures]:
-    """Return every head's metrics and, with `ablate_heads`, the loss increase when that head is ablated."""
+    """Return the metrics of every head for an analysis and, with `ablate_heads`, the loss increases by ablation."""
     heads = head_metrics.compute_text_head_metrics(maps)
     if maps.is_causal:
         heads = head_metrics.add_induction_scores(heads, bundle.model, bundle.model.context, bundle.tokenizer)
@@ -225,7 +225,7 @@ def _compute_head_metrics(bundle: ModelBundle, maps: AttentionMaps, ablate_heads
 
 
 def _build_loss_function(bundle: ModelBundle, input_ids: torch.Tensor) -> Callable[[], WeightArray]:
-    """Return a function that computes the losses of a text: of each predicted token, or of the predicted class."""
+    """Return a function that computes the losses of the analyzed text while a head is ablated."""
     if bundle.target is Target.NONE:
         raise ModelError(f"{bundle.name}: an encoder without a task head has no loss; remove --ablate-heads")
     if bundle.target.is_causal and input_ids.shape[1] < 2:
@@ -250,7 +250,7 @@ def _build_loss_function(bundle: ModelBundle, input_ids: torch.Tensor) -> Callab
 
 
 def _compute_class_logits(bundle: ModelBundle, input_ids: torch.Tensor) -> torch.Tensor:
-    """Return the class logits for a text padded to the model's context length, as in training."""
+    """Return a classifier's logits for the analyzed text, padded to the model's context length as in training."""
     context = bundle.model.context
     padded_ids = torch.full((1, context), bundle.tokenizer.pad_id or 0)
     padded_ids[:, : input_ids.shape[1]] = input_ids

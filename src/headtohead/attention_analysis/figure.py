@@ -66,7 +66,7 @@ class FigureImages:
 def render_figure_images(
     figure: AttentionFigure, *, allow_16_bit: bool = True, upscale_factor: int = 1
 ) -> FigureImages:
-    """Render the map of every head in a figure as a PNG image, all of them small enough for one file.
+    """Render the map of every head in an attention figure as a PNG image, all of them small enough for one file.
 
     `upscale_factor` repeats pixels, because some viewers blur enlarged images.
     """
@@ -89,7 +89,7 @@ def render_figure_images(
 
 
 def _iterate_heads(figure: AttentionFigure) -> Iterator[tuple[tuple[int, int, int], WeightArray, bool]]:
-    """Yield (panel, layer, head), the head's weights and whether they are a difference, for every map of a figure."""
+    """Yield (panel, layer, head), weights, and whether they are a difference, for every map of an attention figure."""
     for panel_index, panel in enumerate(figure.panels):
         for layer, weights in enumerate(panel.weights_by_layer):
             for head, head_weights in enumerate(weights):

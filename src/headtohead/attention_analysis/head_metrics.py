@@ -111,7 +111,7 @@ def compute_batch_attentions(
 def _average_layer_metrics(
     layer: int, head_numbers: Iterable[int], totals: Tensor, num_tokens: int
 ) -> list[HeadMeasures]:
-    """Return the metrics of a layer's heads as means over tokens; None without tokens or if a mean is not finite.
+    """Return the head metrics of a layer as means over tokens; None without tokens or if a mean is not finite.
 
     `totals` has shape (metrics, heads).
     """
@@ -132,7 +132,7 @@ def to_finite_or_none(value: float) -> float | None:
 def _sum_metrics_over_tokens(
     weights: BatchWeights, attention_mask: BatchMask
 ) -> tuple[Float[Tensor, "metrics heads"], int]:
-    """Return the sum of each metric over the counted tokens, and the number of those tokens."""
+    """Return the sum of each head metric over the counted tokens, and the number of those tokens."""
     positions = attention_mask.long().cumsum(1) - 1
     counted_mask = attention_mask & (positions > 0)
     distances = (positions[:, :, None] - positions[:, None, :])[:, None]
@@ -254,7 +254,7 @@ def find_first_merge(layer: nn.Module) -> Merge | None:
 
 
 def _find_head_output_module(model: nn.Module, layer: int) -> nn.Module:
-    """Return the module whose input contains the separate heads: our merge, or other models' output projection."""
+    """Return the module to hook to ablate a head: its input contains the separate heads of the layer."""
     if isinstance(model, Transformer):
         merge = find_first_merge(model.layers[layer])
         if merge is not None:
@@ -269,7 +269,7 @@ def _find_head_output_module(model: nn.Module, layer: int) -> nn.Module:
 
 
 def _get_num_heads(model: nn.Module) -> int:
-    """Return the number of attention heads in a transformers model's config."""
+    """Return the number of heads per layer in the config of a transformers model, to compute their metrics."""
     for module in model.modules():
         config = getattr(module, "config", None)  # transformers models
         num_heads = getattr(config, "num_attention_heads", None)

@@ -118,7 +118,7 @@ def get_heads_by_variant(findings: Findings) -> dict[str, list[HeadSummary]]:
 
 
 def select_available_metrics(heads_by_variant: dict[str, list[HeadSummary]]) -> list[str]:
-    """Return the metrics that have values, except the control; padding only if some head puts weight on it."""
+    """Return the columns of a table of heads: metrics with values except the control, and padding if attended to."""
     estimates_by_metric: dict[str, list[SeedEstimate]] = {}
     for metric in METRIC_FORMATS:
         estimates = (head.measures.get(metric) for heads in heads_by_variant.values() for head in heads)

@@ -98,7 +98,7 @@ def truncate_label(text: str, max_length: int = 14) -> str:
 
 
 def choose_legend_ticks(exponent: float, is_difference: bool = False) -> list[float]:
-    """Return the attention weights to label in a figure's legend, without those whose labels would overlap."""
+    """Return the attention weights to label in the legend of map images, without those whose labels would overlap."""
     ticks = [1.0]
     for weight in (0.5, 0.1, 0.01, 0.001):
         if ticks[-1] ** exponent - weight**exponent > 0.15 and weight**exponent > 0.15:

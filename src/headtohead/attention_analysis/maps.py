@@ -155,7 +155,7 @@ def compute_attention_maps(
 def _compute_layer_weights(
     model: nn.Module, input_ids: torch.Tensor, attention_mask: torch.Tensor | None
 ) -> tuple[HeadWeights, ...]:
-    """Return each layer's attention weights, shape (heads, query, key); raise ModelError if a layer returns none."""
+    """Return each layer's attention map, (heads, query, key); raise ModelError if a layer returns none."""
     was_training = model.training
     model.eval()  # dropout would zero some weights
     try:
@@ -202,7 +202,7 @@ def select_heads(maps: AttentionMaps, layer: int | None = None, head: int | None
 
 
 def _check_layer_or_head_exists(axis: str, number: int | None, allowed_numbers: Sequence[int]) -> None:
-    """Raise ModelError if the maps do not have the requested layer or head."""
+    """Raise ModelError if the attention maps do not have the requested layer or head."""
     if number is not None and number not in allowed_numbers:
         allowed_range = (
             f"{allowed_numbers[0]} to {allowed_numbers[-1]}"

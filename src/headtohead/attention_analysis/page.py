@@ -85,7 +85,7 @@ def _build_template_variables(figure: AttentionFigure) -> dict[str, Any]:
 
 
 def _build_panel_variables(figure: AttentionFigure, panel_index: int, images: FigureImages) -> dict[str, Any]:
-    """Return one model's template variables: images and descriptions of its heads, by layer."""
+    """Return the variables of one model on the attention page: images and descriptions of its heads, by layer."""
     panel = figure.panels[panel_index]
     metrics_by_head = {(head.layer, head.head): head for head in figure.metrics_by_panel.get(panel.name, ())}
     layers = []

@@ -129,7 +129,7 @@ def render_svg(figure: AttentionFigure, background: str = "white") -> str:
 
 
 def _draw_header(canvas: SvgCanvas, figure: AttentionFigure, scale: PixelScale, width: float) -> float:
-    """Draw a figure's title, text, notes and legend; return the y position where the maps start."""
+    """Draw the header of an SVG figure: title, text, notes and legend; return the y position where the maps start."""
     canvas.add_text(
         MARGIN, 32, truncate_label(figure.title, int(width / 15 / CHARACTER_WIDTH_RATIO)), size=15, font_weight="600"
     )
@@ -196,7 +196,7 @@ def _draw_opacity_legend(canvas: SvgCanvas, y: float, exponent: float, is_differ
 
 
 def _choose_map_grid(figure: AttentionFigure, panels_per_row: int) -> MapGrid:
-    """Choose the size and number of columns for one panel's maps, and whether tokens are labeled."""
+    """Choose the layout of one panel of an SVG figure: size and columns of its maps, and labels for tokens."""
     panel, length = figure.panels[0], len(figure.tokens)
     num_layers, num_heads = len(panel.layer_numbers), len(panel.head_numbers)
     num_columns = min(num_heads, 4) if num_layers == 1 else num_heads
@@ -230,7 +230,7 @@ def _draw_panel(
     x: float,
     y: float,
 ) -> tuple[float, float]:
-    """Draw the maps of one panel with their labels; return the panel's right and bottom edges."""
+    """Draw the maps of one panel of an SVG figure with their labels; return the panel's right and bottom edges."""
     panel, is_single = figure.panels[panel_index], not grid.layer_label_width
     title = panel.name if len(figure.panels) > 1 else ""
     if is_single:
@@ -276,7 +276,7 @@ def _draw_panel(
 def _draw_map(
     canvas: SvgCanvas, figure: AttentionFigure, x: float, y: float, side: float, png_bytes: bytes, alt_text: str
 ) -> None:
-    """Draw the map of one head.
+    """Draw the map of one head on an SVG canvas.
 
     Padding is shaded gray: underneath the map for keys, so that any weight there remains visible, and on top of it for
     queries, whose weights are meaningless.
@@ -301,7 +301,7 @@ def _compute_label_spacing(tokens: Sequence[str], side: float) -> tuple[float, f
 
 
 def _draw_query_labels(canvas: SvgCanvas, tokens: Sequence[str], left: float, top: float, side: float) -> None:
-    """Draw the query tokens to the left of a map."""
+    """Draw the query tokens to the left of a map on an SVG canvas."""
     pixels_per_token, font_size, label_step = _compute_label_spacing(tokens, side)
     for index in range(0, len(tokens), label_step):
         middle = top + (index + 0.5) * pixels_per_token + 0.34 * font_size
@@ -309,7 +309,7 @@ def _draw_query_labels(canvas: SvgCanvas, tokens: Sequence[str], left: float, to
 
 
 def _draw_key_labels(canvas: SvgCanvas, tokens: Sequence[str], left: float, top: float, side: float) -> None:
-    """Draw the key tokens above a map, rotated."""
+    """Draw the key tokens above a map on an SVG canvas, rotated."""
     pixels_per_token, font_size, label_step = _compute_label_spacing(tokens, side)
     for index in range(0, len(tokens), label_step):
         label_x = left + (index + 0.5) * pixels_per_token + 0.3 * font_size
@@ -325,7 +325,7 @@ def save_figure(figure: AttentionFigure, path: str | Path) -> Path:
 
 
 def _render_file_format(figure: AttentionFigure, file_format: str) -> str | bytes:
-    """Return the content of a figure's file: the HTML page, or the SVG figure itself or converted to PDF or PNG."""
+    """Return the content of a figure's file: the HTML page, or the SVG document itself or converted to PDF or PNG."""
     if file_format == "html":
         return page.render_page(figure)
     svg = render_svg(figure)

@@ -16,7 +16,7 @@ CHECK_MARKS = {True: "[green]✓[/]", False: "[red]✕[/]", None: "[dim]–[/]"}
 
 
 def print_analysis(figure: AttentionFigure, figure_path: Path | None) -> None:
-    """Print notes, then each model's metrics and checks."""
+    """Print an attention analysis in the terminal: notes, then each model's metrics and checks."""
     console = get_stdout_console()
     console.print(f"[bold]{escape(figure.title)}[/]")
     for note in figure.notes:

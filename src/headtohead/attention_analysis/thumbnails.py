@@ -75,7 +75,7 @@ def read_training_maps(folder: Path, variants: Sequence[str]) -> dict[str, Train
 
 
 def _read_run_maps(run_folder: Path, seed: int) -> TrainingMaps:
-    """Read the attention maps before and after training from a run folder."""
+    """Read the attention maps that thumbnails show, before and after training, from a run folder."""
     header = schemas.read_record(run_folder / "maps.json", schemas.AttentionMapsFile)
     arrays = safe_open.read_safetensors(run_folder / "maps.safetensors")
     maps_by_stage: dict[str, dict[int, WeightArray]] = {"before": {}, "after": {}}

@@ -126,7 +126,7 @@ def _can_ablate_heads(model: Transformer) -> bool:
 def _add_loss_increases(
     model: Transformer, batches: Sequence[Any], objective: TaskObjective, heads: Sequence[HeadMeasures]
 ) -> list[HeadMeasures]:
-    """Return the metrics extended by the loss increase when each head is ablated, with its t interval across rows."""
+    """Return a trial's head metrics with the loss increase when each head is ablated, and its t interval over rows."""
     import torch
 
     from headtohead.attention_analysis import head_metrics
@@ -154,7 +154,7 @@ def _add_loss_increases(
 def linearize_loss_increase(
     total_increases: np.ndarray[Any, np.dtype[np.float64]], num_predictions: np.ndarray[Any, np.dtype[np.float64]]
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return each row's contribution to the mean loss increase per prediction (delta method for a ratio of sums).
+    """Return each row's contribution to a trial's mean loss increase per prediction (delta method for a ratio of sums).
 
     The mean of the contributions is sum(total_increases) / sum(num_predictions), and their spread gives its standard
     error.
@@ -199,7 +199,7 @@ def _average_heads_over_seeds(heads_by_seed: Sequence[Sequence[HeadMeasures]]) -
 
 
 def _average_metric_over_seeds(seed_values: Sequence[float | None]) -> SeedEstimate | None:
-    """Return a head metric's mean over seeds and its confidence interval, or None if no seed has the metric."""
+    """Return a head metric's mean over the trials of all seeds with its confidence interval, or None without values."""
     known_values = [value for value in seed_values if value is not None]
     if not known_values:
         return None

@@ -91,6 +91,7 @@ class AuditedModel:
         tolerances: Mapping[torch.dtype, Tolerances] = MODEL_TOLERANCES,
         is_strict: bool = False,
     ) -> None:
+        """Copy the model to audit, in the first supported precision, and choose the inputs of its passes."""
         if target.is_class_label and num_classes is None:
             raise ModelError("auditing a classifier requires num_classes")
         self.is_causal, self.predicts_tokens = target.is_causal, not target.is_class_label
@@ -369,7 +370,7 @@ class AuditedModel:
 
 
 def choose_blocked_attention_input_length(model: nn.Module) -> int:
-    """Return an input length at which windowed attention uses the blocked implementation, so that it is checked too.
+    """Return an input length at which an audited model with windows uses the blocked attention implementation.
 
     0 for models without windows.
     """
@@ -382,16 +383,3 @@ def choose_blocked_attention_input_length(model: nn.Module) -> int:
         if distance is not None
     ]
     return min(MAX_BLOCKED_INPUT_LENGTH, 4 * max(16, *distances) + 7) if distances else 0
-
-
-def build_mixed_padding_mask(input_ids: InputIds) -> PaddingMask:
-    """Return a padding mask for checks of padded passes: the batch cycles through no, left, right and middle padding.
-
-    Both have the shape (batch, length); the mask is False at padding.
-    """
-    length = input_ids.shape[1]
-    mask = torch.ones_like(input_ids, dtype=torch.bool)
-    mask[1::4, : (length + 1) // 3] = False
-    mask[2::4, -min(length - 1, length // 2 + 1) :] = False
-    mask[3::4, length // 4 : length // 4 + length // 2] = False
-    return mask

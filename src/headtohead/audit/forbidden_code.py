@@ -47,7 +47,7 @@ def check_forbidden_code(model: nn.Module, batch: Batch) -> None:
 
 
 def _check_forward_passes(network: nn.Module, model: nn.Module, batch: Batch) -> None:
-    """Raise ModelError if the user's forward pass overwrites its input, trains the weights or returns probabilities.
+    """Raise ModelError if a user's forward pass is forbidden: it overwrites its input, trains or returns a softmax.
 
     The mode of `model`, training or evaluation, is the caller's.
     """
@@ -70,7 +70,7 @@ def _check_forward_passes(network: nn.Module, model: nn.Module, batch: Batch) ->
 
 
 def _run_checked_forward(network: nn.Module, model: nn.Module, batch: Batch) -> Tensor:
-    """Return the logits of the user's forward pass; raise ModelError if it overwrites its input or disables gradients.
+    """Return the logits of a user's forward pass; raise ModelError if its code does something forbidden to its input.
 
     `model` is `network` or wraps it.
     """
@@ -96,7 +96,7 @@ def copy_trainable_weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def list_weights_changed_by_forward(model: nn.Module, weights: Mapping[str, Tensor]) -> list[str]:
-    """Return the names of parameters that forward passes have changed since `weights` were copied.
+    """Return the parameters that forward passes have changed since `weights` were copied, which is forbidden.
 
     Only the optimizer may train a model. Changes as small as rounding errors do not count.
     """
@@ -109,7 +109,7 @@ def list_weights_changed_by_forward(model: nn.Module, weights: Mapping[str, Tens
 
 
 def _iter_unregistered_weights(network: nn.Module) -> Iterator[str]:
-    """Yield a description of each weight for which a network is rejected, because it is not registered.
+    """Yield a description of each weight that a network's code does not register, which is forbidden.
 
     Such weights are stored in a plain attribute, list or dictionary.
     """

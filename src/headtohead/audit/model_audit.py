@@ -96,7 +96,7 @@ def audit_model(
 
 
 def _run_model_check(name: str, audited_model: AuditedModel) -> CheckResult:
-    """Run one of `MODEL_CHECKS`. It does not apply if the model raises an exception on the inputs of the check."""
+    """Run one of `MODEL_CHECKS` for an audit of a model. It does not apply if the model rejects its inputs."""
     try:
         return MODEL_CHECKS[name](audited_model)
     except UnsupportedInputError as error:
@@ -106,7 +106,7 @@ def _run_model_check(name: str, audited_model: AuditedModel) -> CheckResult:
 def audit_untrained_model(
     model: nn.Module, batch: Batch, *, target: Target, vocab_size: int, num_classes: int | None = None, seed: int = 0
 ) -> list[CheckResult]:
-    """Run the checks for an untrained model on one labeled batch."""
+    """Audit a model before its training, on one labeled batch."""
     audited_model = AuditedModel(
         model,
         target=target,

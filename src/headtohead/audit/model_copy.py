@@ -32,7 +32,7 @@ def adapt_module(model: nn.Module, vocab_size: int, num_classes: int | None, con
 
 
 def find_supported_forward_arguments(model: nn.Module) -> frozenset[str]:
-    """Return the optional arguments of the model protocol that an audit may pass to the model's forward method."""
+    """Return the optional arguments of the model protocol that the forward method of a copied model accepts."""
     optional_arguments = {"attention_mask", "output_attentions", "attn_implementation"}
     forward = model.forward
     if isinstance(model, CustomModel):

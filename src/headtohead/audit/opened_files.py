@@ -62,7 +62,7 @@ _is_hook_installed = False
 
 
 def _iter_user_frames(frame: FrameType | None) -> Iterator[tuple[str, str]]:
-    """Yield the file and function of each frame of user code that the package called, innermost first."""
+    """Yield the file and function of each frame of user code that may have opened a file, innermost first."""
     while frame is not None:
         code_file = frame.f_code.co_filename
         if code_file.startswith(str(PACKAGE_FOLDER)) and code_file != __file__:
@@ -118,7 +118,7 @@ def check_opened_files(opened_files: Sequence[Path], corpus: Corpus) -> CheckRes
 
 
 def _sample_rows(rows: Sequence[str]) -> Iterator[bytes]:
-    """Yield evenly spaced rows of a split that are long enough to identify it, encoded as in a file."""
+    """Yield evenly spaced rows of a split, encoded as in a file, to look for them in the opened files."""
     for index in select_evenly_spaced(len(rows), 4 * NUM_SAMPLED_ROWS):
         row = rows[index].strip()
         if len(row) >= MIN_ROW_CHARACTERS:
@@ -126,7 +126,7 @@ def _sample_rows(rows: Sequence[str]) -> Iterator[bytes]:
 
 
 def _find_contained_splits(path: Path, sampled_rows: Mapping[str, Sequence[bytes]]) -> list[str]:
-    """Return the names of the splits of which most sampled rows occur in a file."""
+    """Return the names of the splits of which most sampled rows occur in an opened file."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_READ_BYTES)

@@ -70,7 +70,7 @@ class ModelRescorer:
         is_trained: bool = True,
         seed: int = 0,
     ) -> None:
-        """Stack the rows of the batches; nothing is scored yet."""
+        """Stack the rows of the batches to rescore; nothing is scored yet."""
         self.model, self.objective, self.target, self.device = model.eval(), objective, target, device
         self.recorded_losses, self.is_trained, self.seed = recorded_losses, is_trained, seed
         self.generator = torch.Generator().manual_seed(seed)
@@ -84,7 +84,7 @@ class ModelRescorer:
         """largest change in a token's loss in each row when scored in different batches"""
 
     def _limit_labels(self, batch: Batch) -> Batch:
-        """Remove all but MAX_MASKED_LABELS random labels per row for masked language models, to bound the cost."""
+        """Remove all but MAX_MASKED_LABELS labels per row of a masked language model, so that rescoring stays cheap."""
         if self.target is not Target.MASKED_TOKEN:
             return batch
         draws = torch.rand(batch.labels.shape, generator=self.generator).masked_fill(batch.labels == IGNORE_INDEX, 2)
@@ -219,7 +219,7 @@ class ModelRescorer:
 
 
 def _stack_rows(batches: Sequence[Batch]) -> ScoredRows:
-    """Return the rows from all batches, right-padded to the longest row."""
+    """Return the rows to rescore from all batches, right-padded to the longest row."""
     length = max(batch.input_ids.shape[1] for batch in batches)
     padded_ids, labels, masks = [], [], []
     for batch in batches:

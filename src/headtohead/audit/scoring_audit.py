@@ -77,7 +77,7 @@ def check_scored_batches(rescorer: ModelRescorer) -> CheckResult:
 
 
 def _measure_with_other_neighbors(rescorer: ModelRescorer) -> Tensor:
-    """Return the loss changes of rows, (rows, positions), when every second row of each batch is replaced.
+    """Return the changes of scored losses, (rows, positions), when every second row of each batch is replaced.
 
     Rows stay in their place in the batch, because the random numbers of a noisy model depend on it.
     """

@@ -114,6 +114,7 @@ class _PrecisionRecorder(EagerDispatchMode):
     coarsest: float = 0.0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation and record the machine epsilon of its floating-point results."""
         result = function(*args, **(kwargs or {}))
         for tensor in result if isinstance(result, tuple | list) else (result,):
             if isinstance(tensor, Tensor) and (tensor.is_floating_point() or tensor.is_complex()):
@@ -122,7 +123,7 @@ class _PrecisionRecorder(EagerDispatchMode):
 
 
 def find_coarsest_precision(run: Callable[[], object]) -> float:
-    """Return the coarsest machine epsilon among the operations of `run`."""
+    """Return the coarsest machine epsilon among the operations of `run`, from which a tolerance is derived."""
     recorder = _PrecisionRecorder()  # type: ignore[no-untyped-call]
     with recorder:
         run()

@@ -102,7 +102,7 @@ def _iter_unused_losses(network: nn.Module, batch: Batch) -> Iterator[str]:
 
 
 def _compute_cross_entropies(logits: Tensor, labels: Tensor) -> list[float]:
-    """Return the cross-entropy of `labels`, and of labels shifted by one, as transformers models compute it."""
+    """Return the cross-entropies that a used loss may be equal to: plain, or of labels shifted by one."""
     logits = logits.detach()
     pairs = [(logits.flatten(0, -2), labels.flatten())]
     if logits.dim() == 3:
@@ -116,7 +116,7 @@ def _is_close_to_any(loss: Tensor, expected_losses: list[float]) -> bool:
 
 
 def _iter_returned_losses(output: object) -> Iterator[tuple[str, Tensor]]:
-    """Yield the losses that a user's forward pass returned with the logits: differentiable scalars."""
+    """Yield the losses that a user's forward pass returned with the logits, which training leaves unused."""
     if isinstance(output, tuple | list):
         outputs = {f"output {index} of forward()": value for index, value in enumerate(output)}
     else:
@@ -125,7 +125,7 @@ def _iter_returned_losses(output: object) -> Iterator[tuple[str, Tensor]]:
 
 
 def _iter_losses_stored_by_forward(network: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Yield the losses that a user's forward pass stored: differentiable scalars in attributes such as `aux_loss`."""
+    """Yield the losses that a user's forward pass stored in attributes such as `aux_loss`, unused by training."""
     for prefix, module in network.named_modules():
         for name, value in vars(module).items():
             candidates = value if isinstance(value, list | tuple) else [value]
@@ -143,7 +143,7 @@ def _is_differentiable_scalar(value: object) -> bool:
 
 
 def _iter_user_methods(module: nn.Module) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Yield the names and methods of a module that the user's files define, rather than torch or this package."""
+    """Yield the methods of a module that the user's files define, some of which training may leave unused."""
     for defining_class in type(module).__mro__:
         file = Path(getattr(sys.modules.get(defining_class.__module__), "__file__", None) or sys.prefix)
         is_library = "site-packages" in file.parts or str(file).startswith(LIBRARY_PREFIXES)
@@ -155,7 +155,7 @@ def _iter_user_methods(module: nn.Module) -> Iterator[tuple[str, Callable[..., A
 def _call_loss_method(
     method: Callable[..., Any], input_ids: Tensor, logits: Tensor, labels: Tensor, cross_entropies: list[float]
 ) -> Tensor | None:
-    """Call a user's loss method with the usual combinations of arguments; return None if it rejects all of them.
+    """Call a loss method that training leaves unused, with the usual combinations of arguments; None if it rejects all.
 
     If it accepts several, prefer the result that is the cross-entropy.
     """
@@ -216,7 +216,7 @@ def _collect_param_settings(configured: Any) -> dict[int, tuple[float, float]]:
 
 @torch.no_grad()
 def _ignores_configured_pattern(model: Transformer, input_ids: Tensor) -> bool:
-    """Return whether a user's attention part would ignore model.pattern of the experiment file.
+    """Return whether a user's attention part leaves model.pattern of the experiment file unused.
 
     It does if the default pattern has different masks, but gives the same logits.
     """

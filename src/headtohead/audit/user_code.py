@@ -47,7 +47,7 @@ def format_model_error(error: BaseException) -> str:
 
 
 def find_user_line(error: BaseException) -> str:
-    """Return the file and line of the user's code in which an exception was raised, or an empty string."""
+    """Return the file and line of user code in which an exception was raised, or an empty string."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

@@ -106,6 +106,7 @@ FormatsOption = Annotated[
 
 
 def _print_version_and_exit(is_requested: bool) -> None:
+    """Print the version for `h2h --version` and exit."""
     if is_requested:
         from importlib import metadata
 

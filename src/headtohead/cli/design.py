@@ -211,7 +211,7 @@ def _solve_and_show(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Read keys and values, call `solve` with them and the options of the command line, and show the solution."""
+    """Read the keys and values of a `h2h design` command, call `solve` with its options, and show the solution."""
     from headtohead import key_design
 
     _check_output_path(out)
@@ -223,7 +223,7 @@ def _solve_and_show(
 
 
 def _check_output_path(out: Path | None) -> None:
-    """Raise an error before anything is solved if --out names a picture format that cannot be written."""
+    """Raise an error before `h2h design` solves anything if --out names a picture format that cannot be written."""
     if out is not None:
         from headtohead.presentation.picture_files import check_picture_path
 
@@ -231,7 +231,7 @@ def _check_output_path(out: Path | None) -> None:
 
 
 def _show_solution(solution: DesignResult, out: Path | None, as_json: bool) -> None:
-    """Print the solution, and save its picture if `out` is given."""
+    """Print the solution of `h2h design`, and save its picture if `out` is given."""
     solution_dict = solution.to_dict()
     if as_json:
         print_json(solution_dict)
@@ -248,7 +248,7 @@ def _show_solution(solution: DesignResult, out: Path | None, as_json: bool) -> N
 
 
 def _parse_key_indices(text: str) -> list[int]:
-    """Parse key indices on the command line, such as `0,1` or `0 1`."""
+    """Parse the key indices of `h2h design`, such as `0,1` or `0 1`."""
     words = text.replace(",", " ").split()
     try:
         return [int(word) for word in words]
@@ -257,7 +257,7 @@ def _parse_key_indices(text: str) -> list[int]:
 
 
 def _read_vector_option(argument: str, name: str) -> Any:
-    """Read a vector that the command line gives as text or as a file; `name` is used in error messages."""
+    """Read a vector option of `h2h design`, given as text or as a file; error messages use `name`."""
     from headtohead import key_design
 
     matrix = key_design.read_matrix(argument, name)

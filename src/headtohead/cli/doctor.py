@@ -27,7 +27,7 @@ def doctor(
 
 
 def _print_machine_report(machine_report: dict[str, Any]) -> None:
-    """Print the result of each check of this machine, with advice."""
+    """Print the report of `h2h doctor`: the result of each check of this machine, with advice."""
     from headtohead.presentation.renderers.terminal import print_text_table
 
     rows = [

@@ -38,7 +38,7 @@ def predict(
 
 
 def _print_class_predictions(predictions: Sequence[ClassPrediction]) -> None:
-    """Print each text's predicted class and confidence."""
+    """Print the result of `h2h predict`: each text's predicted class and confidence."""
     from rich.markup import escape
 
     from headtohead.presentation import number_format
@@ -84,7 +84,7 @@ def score(
 
 
 def _print_token_scores(scored_texts: Sequence[TextScore]) -> None:
-    """Print every token's loss and probability, then each text's totals."""
+    """Print the result of `h2h score`: every token's loss and probability, then each text's totals."""
     from headtohead.presentation import number_format
     from headtohead.presentation.renderers.terminal import get_stdout_console, print_table
     from headtohead.presentation.table import make_numeric_columns, make_table, make_text_columns

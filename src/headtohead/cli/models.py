@@ -50,7 +50,7 @@ def audit(
 
 
 def _print_audits(audits: Sequence[CheckResult]) -> None:
-    """Print every audit's procedure, observation and interpretation, failed ones first."""
+    """Print the result of `h2h audit`: each check's procedure, observation and interpretation, failed ones first."""
     from rich.markup import escape
 
     from headtohead.presentation.renderers.terminal import get_stdout_console, print_indented

@@ -79,7 +79,7 @@ def _print_available_parts(slots: Sequence[str], as_json: bool, plugins: Sequenc
 
 
 def _print_part_tables(parts: Sequence[dict[str, str]]) -> None:
-    """Print each part's options and description, in a table per slot."""
+    """Print the tables of `h2h parts`: the options and description of each part, by slot."""
     from headtohead.presentation.renderers.terminal import print_text_table
 
     for slot, slot_parts in itertools.groupby(parts, key=lambda part: part["slot"]):

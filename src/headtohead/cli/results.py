@@ -190,7 +190,7 @@ def verify(
 
 
 def _print_verification_checks(checks: Sequence[VerificationCheck]) -> None:
-    """Print the result of each verification check."""
+    """Print the result of `h2h verify` for one folder: each check."""
     from headtohead.presentation.renderers.terminal import get_stdout_console, print_text_table
 
     rows = [
@@ -203,7 +203,7 @@ def _print_verification_checks(checks: Sequence[VerificationCheck]) -> None:
 
 
 def _build_verification_table(verifications: Sequence[FolderVerification]) -> Table:
-    """Return a table with one row per verified folder."""
+    """Return the table that `h2h verify` prints for several folders, with one row per folder."""
     from headtohead.presentation.table import make_table, make_text_columns
 
     rows = [

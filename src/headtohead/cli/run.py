@@ -177,7 +177,7 @@ def run(
 
 
 def _print_batch(batch: BatchSummary) -> None:
-    """Print the tensors of a batch and one decoded example."""
+    """Print the first batch of an experiment before it runs: its tensors and one decoded example."""
     from rich.markup import escape
 
     from headtohead.presentation.renderers.terminal import get_stdout_console, print_indented, print_text_table
@@ -224,7 +224,7 @@ def build_outcome_json(outcome: ExperimentOutcome, report_path: str | None) -> d
 
 
 def _build_variant_json(verdict: Verdict, findings: Findings) -> dict[str, Any]:
-    """Return a verdict and its audits with the keys of the JSON output."""
+    """Return a verdict and its audits with the keys of `h2h run --json`."""
     json_keys = {"variant": "name", "outcome": "verdict", "effect": "difference"}
     audits = [
         {"name": audit.name, "passed": audit.passed, "observation": audit.observation}

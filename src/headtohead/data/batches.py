@@ -273,7 +273,7 @@ class BatchSchedule:
 
 
 def _describe_training_items(encoded: EncodedSplit, batch_size: int, context: int) -> TrainingItems:
-    """Return what an order may know about the training split."""
+    """Return what an order of batches may know about the training split."""
     is_stream = isinstance(encoded, TokenStream)
     return TrainingItems(
         count=max(1, (len(encoded) - context) // context) if is_stream else len(encoded),
@@ -293,7 +293,7 @@ def _collect_special_ids(tokenizer: TokenizerProtocol) -> Int64[Tensor, "special
 
 
 def _check_stream_length(stream: TokenStream, context: int) -> None:
-    """Raise `DataError` if the stream is too short for one block."""
+    """Raise `DataError` if a stream is too short for a batch of one block."""
     if len(stream) <= context:
         raise DataError(
             f"{stream.name}: the text has only {len(stream)} tokens, but a block of context {context} requires "

@@ -37,7 +37,7 @@ class TokenStream:
         return self.token_ids.numel()
 
     def find_document_indices(self, positions: Int64[Tensor, "positions"]) -> Int64[Tensor, "positions"]:
-        """Return the document index of the token at each position; 0 if row boundaries are unknown."""
+        """Return the document index of the encoded token at each position; 0 if row boundaries are unknown."""
         if self.row_offsets is None:
             return torch.zeros_like(positions)
         row_indices = torch.searchsorted(self.row_offsets, positions, right=True) - 1
@@ -91,7 +91,7 @@ class TokenRows:
     def pad_rows(
         self, row_indices: Int64[Tensor, "batch"], width: int, pad_id: int
     ) -> tuple[Int64[Tensor, "batch width"], Bool[Tensor, "batch width"]]:
-        """Return the token ids of rows, truncated or right-padded to `width`, and their attention mask."""
+        """Return the token ids of encoded rows, truncated or right-padded to `width`, and their attention mask."""
         row_starts, row_ends = self.row_offsets[row_indices], self.row_offsets[row_indices + 1]
         columns = torch.arange(width)
         attention_mask = columns < (row_ends - row_starts)[:, None]
@@ -167,7 +167,7 @@ def build_token_rows(
     pad_to_longest: bool = False,
     num_pretruncated: int = 0,
 ) -> TokenRows:
-    """Build `TokenRows` from the token ids of each row in a split.
+    """Build the encoded split `TokenRows` from the token ids of each row.
 
     Args:
         split: The split to which the rows belong.

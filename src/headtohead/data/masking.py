@@ -38,6 +38,7 @@ class MaskedBatchSchedule(BatchSchedule):
         seed: int,
         tokenizer: CorpusTokenizer,
     ) -> None:
+        """Create the batches of masked tokens of a training split, for one seed."""
         super().__init__(encoded, Target.MASKED_TOKEN, training, data, context, seed, tokenizer)
         self.masking = training.masking or MaskingConfig()
         self.mask_id = get_mask_id(tokenizer)

@@ -47,7 +47,7 @@ class TrainingItems:
         return self.num_tokens - self.context
 
     def require_lengths(self, kind: str) -> Int64[Tensor, "rows"]:
-        """Return the row lengths; raise DataError for a stream."""
+        """Return the row lengths that an order sorts by; raise DataError for a stream."""
         if self.grouping_lengths is None:
             raise DataError(
                 f"training.order: {kind} sorts rows by length, but all blocks of a stream have equal length; "
@@ -100,6 +100,7 @@ class ShuffledOrder(Order):
     """Each row, or each block from a random offset, once per epoch in random order."""
 
     def order_epoch(self, items: TrainingItems, context: OrderContext) -> Int64[Tensor, " items"]:
+        """Return the rows or blocks of an epoch in random order."""
         order = torch.randperm(items.count, generator=context.seed_generator("order"))
         if not items.is_stream:
             return order
@@ -155,6 +156,7 @@ class DocumentOrder(Order):
             raise DataError("training.order: cannot reorder documents: the corpus has no document boundaries")
 
     def order_epoch(self, items: TrainingItems, context: OrderContext) -> Tensor:
+        """Return the rows of an epoch grouped by document, or the blocks of a stream whose documents are reordered."""
         assert items.row_starts is not None
         num_rows = len(items.row_starts) - 1
         documents = torch.arange(num_rows) if items.row_documents is None else items.row_documents

@@ -24,7 +24,7 @@ from headtohead.data.encoding import TokenRows, TokenStream
 from headtohead.data.evaluation_examples import EvaluationExamples
 from headtohead.data.sft import PromptedRows
 from headtohead.data.splits import Split
-from headtohead.data.tokenization.tokenizers import CorpusTokenizer, TokenizerProtocol
+from headtohead.data.tokenization.tokenizers import CorpusTokenizer, TokenizerProtocol, list_byte_characters
 
 UNKNOWN_MARK = b"\0unknown\0"
 """what an unknown token contributes to a digest"""
@@ -147,8 +147,7 @@ def _build_split_columns(split: Split) -> dict[str, IntArray]:
 
 
 def _count_score_bytes(examples: EvaluationExamples, split: Split, predicted_bytes: IntArray) -> IntArray:
-    """Return the size in bytes of each row that is predicted as a whole, otherwise the size of its predicted tokens.
-
+    """Return the size in bytes of the scored text behind each score: a whole row, or only its predicted tokens.
     Word tokenizers do not predict whitespace, but the size of a text in bytes does not depend on the tokenizer.
     """
     encoded_rows = examples.encoded
@@ -159,7 +158,7 @@ def _count_score_bytes(examples: EvaluationExamples, split: Split, predicted_byt
 
 
 def _find_truncated_rows(examples: EvaluationExamples, row_indices: IntArray) -> IntArray:
-    """Return 1 for each row that is truncated to the context length, otherwise 0; always 0 for a stream."""
+    """Return 1 for each scored row that is truncated to the context length, otherwise 0; always 0 for a stream."""
     if not isinstance(examples.encoded, TokenRows):
         return np.zeros(len(row_indices), np.int64)
     max_tokens = examples.context + examples.target.is_causal
@@ -172,7 +171,7 @@ def _predicts_whole_rows(examples: EvaluationExamples) -> bool:
 
 
 def _collect_predicted_ids(examples: EvaluationExamples, batch_size: int) -> tuple[IntArray, IntArray]:
-    """Return all predicted token ids and the index of the score to which each contributes, ordered by score."""
+    """Return all predicted token ids of a scored text and the index of the score of each, ordered by score."""
     predicted_ids, label_scores = [], []
     for batch in examples.iter_batches(batch_size):
         is_predicted = batch.labels != IGNORE_INDEX
@@ -187,7 +186,7 @@ def _collect_predicted_ids(examples: EvaluationExamples, batch_size: int) -> tup
 
 
 def _find_first_row_end(examples: EvaluationExamples) -> int:
-    """Return the first label after the first row of a stream, which documents exclude; 0 if none is excluded."""
+    """Return the first label after a stream's first row, which is not part of any document's scored text; 0 if none."""
     if not isinstance(examples.encoded, TokenStream) or examples.encoded.row_offsets is None:
         return 0
     end = int(examples.encoded.row_offsets[1]) - 1
@@ -195,7 +194,7 @@ def _find_first_row_end(examples: EvaluationExamples) -> int:
 
 
 def _count_document_bytes(examples: EvaluationExamples, split: Split, document_texts: list[bytes]) -> IntArray:
-    """Return the size of each document in bytes, excluding prompts and tokens that are not predicted."""
+    """Return the size of each document's scored text in bytes: without prompts and tokens that are not predicted."""
     if not _predicts_whole_rows(examples):
         return np.array([len(text) for text in document_texts])
     is_stream = isinstance(examples.encoded, TokenStream)
@@ -207,11 +206,11 @@ def _count_document_bytes(examples: EvaluationExamples, split: Split, document_t
 
 
 def _list_token_bytes(tokenizer: TokenizerProtocol) -> list[bytes]:
-    """Return the bytes that each vocabulary token contributes to the predicted text and its digest."""
+    """Return the bytes that each vocabulary token contributes to a scored text and its digest."""
     tokens = [tokenizer.id_to_token(token_id) for token_id in range(tokenizer.vocab_size)]
     decoder = json.loads(tokenizer.backend.to_str())["decoder"] if isinstance(tokenizer, CorpusTokenizer) else None
     if decoder and decoder["type"] == "ByteLevel":
-        byte_by_character = {character: byte for byte, character in _list_byte_characters().items()}
+        byte_by_character = {character: byte for byte, character in list_byte_characters().items()}
         bytes_by_token = [
             bytes(byte_by_character[character] for character in token if character in byte_by_character)
             for token in tokens
@@ -228,16 +227,6 @@ def _list_token_bytes(tokenizer: TokenizerProtocol) -> list[bytes]:
         if token_id is not None:
             bytes_by_token[token_id] = mark
     return bytes_by_token
-
-
-def _list_byte_characters() -> dict[int, str]:
-    """Return the character that represents each byte of text in byte-level vocabularies.
-
-    Printable bytes represent themselves; the others are numbered from 256. Radford et al. 2019, GPT-2.
-    """
-    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    unprintable = (byte for byte in range(256) if byte not in printable)
-    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(unprintable)}
 
 
 def _compute_text_digests(texts: Iterable[bytes]) -> IntArray:

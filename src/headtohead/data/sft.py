@@ -37,7 +37,7 @@ class PromptedRows(TokenRows):
         return [row.tolist() for row in self.token_ids.tensor_split(self.row_offsets[1:-1])]
 
     def exclude_prompts_from_loss(self, batch: Batch, row_indices: Int64[Tensor, "batch"]) -> Batch:
-        """Return a batch of the rows `row_indices` in which the labels of prompt tokens are `IGNORE_INDEX`."""
+        """Return a batch of the rows `row_indices` in which labels of prompt tokens are `IGNORE_INDEX`, as in SFT."""
         if self.prompt_lengths is None:
             return batch
         columns = torch.arange(batch.labels.shape[1])
@@ -52,7 +52,7 @@ def build_prompted_rows(
     *,
     num_truncated_rows: int = 0,
 ) -> PromptedRows:
-    """Build `PromptedRows` from the token ids of each row.
+    """Build `PromptedRows`, the rows of SFT, from the token ids of each row.
 
     Args:
         name: Name of the split.
@@ -86,7 +86,7 @@ class PromptedEvaluationExamples(EvaluationExamples):
 
     @cached_property
     def prediction_counts(self) -> Int64[Tensor, "examples"]:
-        """The number of predicted tokens per example."""
+        """The number of predicted tokens per example, without its prompt."""
         rows = self.encoded
         assert isinstance(rows, PromptedRows)
         num_labels = (rows.row_lengths - 1).clamp(max=self.context)

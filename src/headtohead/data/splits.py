@@ -140,7 +140,7 @@ def sample_rows(raw_split: RawSplit, max_rows: int | None) -> RawSplit:
 
 
 def iter_sampled_runs(num_rows: int, max_rows: int) -> Iterator[bool]:
-    """Yield for each of `num_rows` rows whether it is in an even sample of `max_rows` rows, taken in runs."""
+    """Yield for each of `num_rows` rows whether a split samples it: an even sample of `max_rows` rows, in runs."""
     num_runs = max(min(max_rows, MIN_SAMPLED_RUNS), -(-max_rows // MAX_RUN_ROWS))
     num_sampled = 0
     for i in range(num_rows):
@@ -255,7 +255,7 @@ def _iter_corpus_as_json(
 
 
 def _iter_rows_as_json(rows: Sequence[str]) -> Iterator[str]:
-    """Yield the rows as one JSON array, in chunks of DIGEST_CHUNK_ROWS rows."""
+    """Yield the rows of a split as one JSON array, in chunks of DIGEST_CHUNK_ROWS rows, for the corpus digest."""
     yield "["
     iterator, separator = iter(rows), ""
     while chunk := list(islice(iterator, DIGEST_CHUNK_ROWS)):

@@ -45,6 +45,7 @@ class DiskTextRows(Sequence[str]):
     def __getitem__(self, index: slice) -> Sequence[str]: ...
 
     def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        """Read one row, or the rows of a slice, from disk."""
         if isinstance(index, slice):
             first, last, step = index.indices(len(self))
             return list(self.iter_range(first, last)) if step == 1 else [self[i] for i in range(first, last, step)]

@@ -114,7 +114,7 @@ def load_tokenized_corpus(
 
 
 def tokenize_in_memory(data: DataConfig, *, has_labels: bool, base_folder: Path = Path()) -> TokenizedCorpus:
-    """Return what `load_tokenized_corpus` returns, without using the disk. The reference implementation."""
+    """Return what `load_tokenized_corpus` returns, without the cache on disk. The reference implementation."""
     corpus = loading.load_corpus(data, has_labels=has_labels, base_folder=base_folder)
     tokenizer = train_tokenizer(data, corpus, base_folder=base_folder)
     encoded = {
@@ -162,7 +162,7 @@ def get_file_checksum(path: Path) -> str:
 
 
 def _identify_file(path: Path) -> dict[str, int]:
-    """Return what changes with every write to a file: size, inode and timestamps.
+    """Return what changes with every write to a cached file: size, inode and timestamps.
 
     The timestamps include the ctime, which a program cannot set.
     """
@@ -241,7 +241,7 @@ def _open_cache(folder: Path, data: DataConfig, has_labels: bool) -> TokenizedCo
 
 
 def _open_corpus(folder: Path, description: Mapping[str, Any], has_labels: bool) -> Corpus:
-    """Return the corpus with its rows on disk.
+    """Return the corpus of a cache folder, with its rows on disk.
 
     `description` is what `_write_corpus_texts` wrote: the names and properties of the splits, labels and origin.
     """

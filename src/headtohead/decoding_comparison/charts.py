@@ -191,7 +191,7 @@ def _build_tradeoff_panel(
 def _build_point_row(
     point: SweepPointResult, diversity: GenerationMetric, likelihood: GenerationMetric
 ) -> ChartRow | None:
-    """Return one point's chart data, or None if either of its two metrics is missing."""
+    """Return the data of one point of the trade-off chart, or None if either of its two metrics is missing."""
     estimates = [point.estimates.get(metric.name) for metric in (diversity, likelihood)]
     if estimates[0] is None or estimates[1] is None:
         return None
@@ -212,7 +212,7 @@ def _build_point_row(
 
 
 def _build_diversity_axis(values: Sequence[float], diversity: GenerationMetric) -> alt.X:
-    """Build the x axis, with diversity increasing to the right.
+    """Build the x axis of the trade-off chart, with diversity increasing to the right.
 
     Self-BLEU decreases with diversity, so its axis is reversed; its scale is logarithmic.
     """
@@ -227,7 +227,7 @@ def _build_diversity_axis(values: Sequence[float], diversity: GenerationMetric) 
 
 
 def _build_likelihood_axis(values: Sequence[float], likelihood: GenerationMetric) -> alt.Y:
-    """Build the y axis. Its scale is logarithmic for perplexity."""
+    """Build the y axis of the trade-off chart. Its scale is logarithmic for perplexity."""
     if likelihood.kind != "perplexity":
         return alt.Y("y:Q", scale=alt.Scale(zero=False, padding=14), axis=alt.Axis(title=None, tickCount=5))
     low, high = min(values), max(values)
@@ -238,7 +238,7 @@ def _build_likelihood_axis(values: Sequence[float], likelihood: GenerationMetric
 def _build_point_labels(
     rows: Sequence[ChartRow], families: Sequence[str], x: alt.X, y: alt.Y, datasets: ChartDatasets
 ) -> list[alt.Chart]:
-    """Label each point with its setting. Families use different sides of their line so that labels do not overlap."""
+    """Label each point of the trade-off chart with its setting."""
     layers = []
     colors, _, _ = style.assign_variant_styles(["", *families])
     for family, color, (align, baseline, dx, dy) in zip(families, colors[1:], LABEL_PLACEMENTS, strict=False):

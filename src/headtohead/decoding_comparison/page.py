@@ -55,7 +55,7 @@ TRADEOFF_CAPTION = (
 
 
 def write_decoding_report(folder: Path, formats: Sequence[str] = ("html",)) -> list[Path]:
-    """Write the report of a decoding comparison into its folder in each format; return the paths written."""
+    """Write the page of a decoding comparison, or its report in other formats, into its folder; return the paths."""
     output_files.check_output_formats(formats)
     results, samples = read_results(folder), read_jsonl(folder / SAMPLES_FILE)
     return output_files.write_output_files(
@@ -143,7 +143,7 @@ def _build_verdict_blocks(results: DecodingResults) -> list[Block]:
 
 
 def _group_samples_by_prompt(results: DecodingResults, samples: SampleRecords) -> list[dict[str, Any]]:
-    """Return, for each prompt, the human continuation and each strategy's distinct texts with their counts."""
+    """Return what the page shows of each prompt: the human continuation and each strategy's texts with their counts."""
     settings = results.settings
     samples_by_prompt = []
     for prompt in results.prompts:
@@ -166,7 +166,7 @@ def _group_samples_by_prompt(results: DecodingResults, samples: SampleRecords) -
 
 
 def _build_reproduction_blocks(results: DecodingResults) -> list[Block]:
-    """Return the command, the digests and versions, and the settings of the comparison."""
+    """Return the section of a decoding report on its command, digests, versions and settings."""
     scoring_model = results.scoring_model
     settings = {
         "Model": results.model.name,

@@ -27,7 +27,7 @@ SHORT_DECIMALS = {"perplexity": 0, "bits": 2, "share": 1, "points": 1, "count": 
 
 
 def format_metric_value(kind: str, number: Any) -> str:
-    """Return a decoding metric's value with its unit, or the placeholder for a missing value."""
+    """Phrase a decoding metric's value with its unit, or the placeholder for a missing value."""
     if not number_format.is_finite_number(number):
         return number_format.MISSING_VALUE
     if kind == "perplexity":
@@ -89,7 +89,7 @@ def describe_metric_change(kind: str, effect: float, decimals: int | None = None
 
 
 def describe_strategy_pair(pair: StrategyPairVerdict, metric: GenerationMetric) -> str:
-    """Describe one strategy's effect on a metric, relative to a reference strategy.
+    """Phrase one strategy's effect on a metric, relative to a reference strategy.
 
     For example "perplexity 61 % lower (99.2 % confidence interval 55 to 66 % lower)".
     """
@@ -136,7 +136,7 @@ def build_report_lead(results: DecodingResults) -> str:
 
 
 def describe_trace_step(step: TraceStep) -> str:
-    """Describe a step of a token-by-token trace: the sampled token, its rank and probability, and the tokens kept."""
+    """Phrase a step of a decoding trace: the sampled token, its rank and probability, and the tokens kept."""
     probability = format_trace_probability(step.probability)
     description = f"sampled {format_trace_token(step.token)}, rank {step.rank:,}, probability {probability}"
     if step.kept is None:
@@ -146,7 +146,7 @@ def describe_trace_step(step: TraceStep) -> str:
 
 
 def format_trace_token(text: str) -> str:
-    """Return a token of a trace with spaces, line breaks and control characters made visible.
+    """Return a token of a decoding trace with spaces, line breaks and control characters made visible.
 
     Control characters must be replaced because XML, and therefore SVG, does not allow them.
     """
@@ -154,7 +154,7 @@ def format_trace_token(text: str) -> str:
 
 
 def _make_character_visible(character: str) -> str:
-    """Return a visible symbol for a whitespace or control character of a token; other characters are unchanged."""
+    """Return a visible symbol for a whitespace or control character of a traced token; others are unchanged."""
     if character in VISIBLE_CHARACTERS:
         return VISIBLE_CHARACTERS[character]
     if ord(character) < 0x20:
@@ -164,7 +164,7 @@ def _make_character_visible(character: str) -> str:
 
 
 def format_trace_probability(probability: float | None) -> str:
-    """Return a token's probability in a trace with at least two significant digits, such as "12.3 %" or "0.04 %"."""
+    """Return a token's probability in a decoding trace with at least two significant digits, such as "12.3 %"."""
     if probability is None:
         return number_format.MISSING_VALUE
     if probability <= 0:

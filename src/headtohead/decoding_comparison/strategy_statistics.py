@@ -72,7 +72,7 @@ class ScoredContinuation:
 def compute_prompt_ratios(
     continuations: Sequence[ScoredContinuation], num_prompts: int, human_continuations: Sequence[str | None]
 ) -> dict[str, PromptRatios]:
-    """Return the ratios for every metric, one per prompt.
+    """Return the ratios that a strategy's statistics are based on: for every metric, one per prompt.
 
     `human_continuations` are truncated to the maximum length, or None. Metrics that do not apply, such as
     self-BLEU for a single sample, are omitted.
@@ -93,7 +93,7 @@ def compute_prompt_ratios(
 def _compute_ratios_of_prompt(
     continuations: Sequence[ScoredContinuation], human_continuation: str | None
 ) -> dict[str, Ratio]:
-    """Return every metric for one prompt's continuations, as a numerator and a denominator."""
+    """Return every metric of a strategy for one prompt's continuations, as a numerator and a denominator."""
     texts = [continuation.text for continuation in continuations]
     ratios = {
         **_compute_loss_ratios(continuations),
@@ -111,7 +111,7 @@ def _compute_ratios_of_prompt(
 
 
 def _compute_loss_ratios(continuations: Sequence[ScoredContinuation]) -> dict[str, Ratio]:
-    """Return the continuations' perplexity and bits per byte, also under the scoring model if there is one."""
+    """Return the perplexity and bits per byte of a strategy's continuations, also under the scoring model if any."""
     likelihoods = [continuation.model_likelihood for continuation in continuations]
     ratios = {
         "perplexity": Ratio(
@@ -134,7 +134,7 @@ def _compute_bits_per_byte(likelihoods: Sequence[Likelihood]) -> Ratio:
 
 
 def estimate_metric(metric_name: str, prompt_ratios: PromptRatios) -> MetricEstimate | None:
-    """Return the ratio of sums with its t interval over prompts; None if all denominators are 0."""
+    """Return a strategy's estimate of a metric, a ratio of sums, with its interval over prompts; None if undefined."""
     linearized = linearize_ratios(prompt_ratios)
     if linearized is None:
         return None
@@ -159,7 +159,7 @@ def estimate_metrics(ratios_by_metric: Mapping[str, PromptRatios]) -> Estimates:
 
 
 def linearize_ratios(prompt_ratios: PromptRatios) -> LinearizedRatios | None:
-    """Return the estimate plus each prompt's influence on it, (prompts,). The mean is exactly the estimate."""
+    """Return a strategy's estimate plus each prompt's influence on it, (prompts,). The mean is exactly the estimate."""
     totals = np.array([ratio.total for ratio in prompt_ratios])
     denominators = np.array([ratio.denominator for ratio in prompt_ratios], dtype=float)
     if not denominators.sum():

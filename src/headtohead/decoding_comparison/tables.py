@@ -42,7 +42,7 @@ def build_metrics_table(results: DecodingResults) -> Table:
 
 
 def _build_estimate_cell(metric: GenerationMetric, estimates: Estimates) -> Cell:
-    """Return the cell for an estimate with its interval; its short text has the value only."""
+    """Return the table cell of an estimate with its interval; its short text has the value only."""
     estimate = estimates.get(metric.name)
     if estimate is None:
         return Cell(number_format.MISSING_VALUE)
@@ -69,7 +69,7 @@ def build_pairwise_matrix(results: DecodingResults) -> Table:
 
 
 def _build_metric_columns(metrics: list[GenerationMetric]) -> list[Column]:
-    """Return one numeric column per metric, formatted with its unit."""
+    """Return one numeric column of a table per decoding metric, formatted with its unit."""
     return [
         Column(metric.name, metric.title, True, format=partial(phrasing.format_metric_value, metric.kind))
         for metric in metrics
@@ -77,7 +77,7 @@ def _build_metric_columns(metrics: list[GenerationMetric]) -> list[Column]:
 
 
 def _build_pair_cell(pair: StrategyPairVerdict | None, metric: GenerationMetric) -> Cell:
-    """Return a pair's verdict symbol and effect, or a placeholder if it was not tested."""
+    """Return the table cell of a pair of strategies: verdict symbol and effect, or a placeholder if not tested."""
     if pair is None:
         return Cell(number_format.MISSING_VALUE)
     change = phrasing.format_metric_change(metric.kind, pair.effect).removesuffix("points").strip()

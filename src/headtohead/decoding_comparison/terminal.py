@@ -16,7 +16,7 @@ from headtohead.presentation.renderers.terminal import (
 
 
 def print_decoding_comparison(results: DecodingResults, folder: str, report_path: str) -> None:
-    """Print a decoding comparison: estimates, verdicts against the baseline, limit checks, notes and output paths."""
+    """Print a decoding comparison in the terminal: estimates, verdicts, limit checks, notes and output paths."""
     console = get_stdout_console()
     console.print(f"\n[bold]{escape(build_report_title(results))}[/]")
     console.print(escape(build_report_lead(results)))

@@ -85,7 +85,7 @@ def build_student_data(
 
 
 def build_reference_rows(trial: experiment.Trial, dataset: Any) -> PromptedRows:
-    """Return the human-written training sequences.
+    """Return a student's training data from human-written texts.
 
     They are split the same way in every trial, so that all trials share the cached teacher outputs.
     """
@@ -97,7 +97,7 @@ def build_reference_rows(trial: experiment.Trial, dataset: Any) -> PromptedRows:
 
 
 def _split_reference_text(train: EncodedSplit, context: int, max_rows: int | None) -> list[list[int]]:
-    """Return the token ids of the training text in rows of at most `context` + 1 tokens, identical in every trial.
+    """Return a student's training text as token ids, in rows of at most `context` + 1, identical in every trial.
 
     A stream is split into consecutive blocks in which every token except the first is predicted once. If there are more
     than `max_rows` rows, an evenly spaced sample is returned.

@@ -102,7 +102,7 @@ def load_summarization_dataset(
 
 
 def _subsample_training_documents(documents: SummarizationCorpus, max_documents: int | None) -> SummarizationCorpus:
-    """Return the corpus with at most `max_documents` evenly spaced training documents."""
+    """Return the documents and summaries of the dataset with at most `max_documents` for training, evenly spaced."""
     train = documents.splits["train"]
     selected_documents = tuple(train[index] for index in select_evenly_spaced(len(train), max_documents))
     return SummarizationCorpus(

@@ -66,7 +66,7 @@ def _make_system_column(name: str, title: str) -> Column:
 
 
 def describe_rouge_evaluation(findings: Findings) -> str:
-    """Describe on which documents and seeds systems were compared by ROUGE, and the smallest difference that counts."""
+    """Describe above the tables on which documents and seeds systems were compared by ROUGE, and the margin."""
     if findings.summarization is None:
         return ""
     num_seeds = max((pair.seeds for pair in findings.summarization.pairs if pair.reference == "baseline"), default=0)
@@ -140,8 +140,9 @@ def build_rouge_table(summarization: SummarizationFindings) -> Table:
 
 
 def _make_score_cell(score: SummaryMeasure) -> Cell:
-    """Return a system's ROUGE score with its interval over documents and, if it has seeds, half its interval over
-    seeds.
+    """Return the table cell of a system's ROUGE score, with its interval over documents.
+
+    If the system has seeds, the cell also states half its interval over seeds.
     """
     low, high = score.over_documents
     seed_interval = score.over_seeds
@@ -154,7 +155,7 @@ def _format_percentage(fraction: float | None) -> str:
 
 
 def build_cost_table(summarization: SummarizationFindings) -> Table:
-    """Return the table with every system's size, latency, training time and training memory."""
+    """Return the table of distillation costs: every system's size, latency, training time and training memory."""
     columns = [
         _make_system_column("system", "system"),
         *make_numeric_columns("parameters", format=number_format.format_count),
@@ -260,7 +261,7 @@ def build_teacher_table(findings: Findings) -> Table:
 
 
 def list_example_summaries(findings: Findings) -> list[dict[str, Any]]:
-    """Return a few documents with the summaries of all systems, for the report and the terminal."""
+    """Return a few documents with the summaries of all distillation systems, for the report and the terminal."""
     return [
         {
             "document": example.document,

@@ -106,7 +106,7 @@ def describe_teacher(
 
 
 def list_teacher_folders(trial: experiment.Trial, dataset: Any, run_trial: RunTrial) -> list[Path]:
-    """Return the folders that another machine needs to use a trial's teacher without recomputing anything.
+    """Return the folders with a teacher and its outputs that another machine needs, so as not to recompute them.
 
     These are the cache folders with the teacher's outputs and, if it is built from parts, its run folder.
     """

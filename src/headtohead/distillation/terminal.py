@@ -22,7 +22,7 @@ MAX_DOCUMENT_CHARACTERS = 400
 
 
 def print_distillation(findings: Findings) -> None:
-    """Print the distillation results; print nothing if the experiment has no teacher."""
+    """Print the distillation results in the terminal; print nothing if the experiment has no teacher."""
     for table in tables.build_distillation_tables(findings):
         if table.name in ("teacher", "distilled", "distilled_costs"):
             print_table(table)
@@ -43,7 +43,7 @@ def print_distillation(findings: Findings) -> None:
 
 
 def _print_example_summaries(example: dict[str, Any]) -> None:
-    """Print a document with its reference summaries and every system's summary."""
+    """Print a document in the terminal with its reference summaries and every system's summary."""
     document = example["document"]
     excerpt = document[:MAX_DOCUMENT_CHARACTERS] + (" ..." if len(document) > MAX_DOCUMENT_CHARACTERS else "")
     get_stdout_console().print(f"\n[dim]{escape(excerpt)}[/]")

@@ -16,9 +16,9 @@ import torch
 
 from headtohead.errors import MissingExtraError, ModelError
 from headtohead.generation.generate import generate
+from headtohead.generation.job import resolve_decoder
 from headtohead.generation.likelihood import BATCH_SIZE, score_truncated_continuations
 from headtohead.generation.prompt_encoding import encode_prompt, encode_prompt_and_continuation
-from headtohead.generation.request import resolve_decoder
 from headtohead.generation.strategies import Strategy, build_strategy
 from headtohead.saved_models.open_model import open_model
 
@@ -99,7 +99,7 @@ class HeadToHeadLM(LM):  # type: ignore[misc]
 
 
 def _build_strategy(settings: dict[str, Any]) -> Strategy:
-    """Return the decoding strategy for the generation settings of a harness task."""
+    """Return the decoding strategy for the generation settings of a task of lm-evaluation-harness."""
     temperature = settings.get("temperature", 1.0)
     if not settings.get("do_sample", False) or temperature == 0:
         return build_strategy("greedy")

@@ -17,8 +17,8 @@ BACKENDS: dict[str, BuildPool] = {"ray": build_ray_pool}
 """keyed by the part of --backend before the first colon"""
 
 
-def build_worker_pool(backend: str | WorkerPool | None, num_workers: int | None, device: str) -> WorkerPool:
-    """Return a pool of workers.
+def build_backend_pool(backend: str | WorkerPool | None, num_workers: int | None, device: str) -> WorkerPool:
+    """Return the workers of an execution backend: local processes, a named backend, or an existing pool.
 
     Args:
         backend: None for local workers, the name of a backend, or an existing pool, which is returned.

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from headtohead.execution.local_worker import LocalWorker
 from headtohead.execution.worker_pool import Job, MessageQueue, WorkerPool, get_training_bytes
-from headtohead.training.hardware.child_process import run_code_in_child_process
+from headtohead.training.hardware.probe_process import run_probe_code
 
 MIN_THROUGHPUT_GAIN = 1.1
 """ratio of the throughputs after and before an addition"""
@@ -41,7 +41,7 @@ class Gpu:
 
 def list_gpus() -> list[Gpu]:
     """Return the GPUs that processes started now can use; an empty list without CUDA."""
-    probe = run_code_in_child_process(_LIST_GPUS_CODE, timeout_seconds=PROBE_TIMEOUT_SECONDS)
+    probe = run_probe_code(_LIST_GPUS_CODE, timeout_seconds=PROBE_TIMEOUT_SECONDS)
     free_bytes = probe.output["free_bytes"] if probe.output else []
     visible_devices = os.environ.get("CUDA_VISIBLE_DEVICES")
     gpu_names = visible_devices.split(",") if visible_devices else map(str, range(len(free_bytes)))

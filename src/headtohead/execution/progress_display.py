@@ -35,6 +35,7 @@ class TrialProgressDisplay:
     MAX_SEED_COLUMNS = 8
 
     def __init__(self, experiment: experiment.Experiment) -> None:
+        """Prepare the live display of an experiment's trials."""
         self.experiment = experiment
         self.start_time = time.monotonic()
         console = get_stderr_console()
@@ -238,7 +239,7 @@ def open_progress_display(experiment: experiment.Experiment) -> TrialProgressDis
 
 
 def format_training_speed(steps_per_second: float) -> str:
-    """Return the training speed of all running trials together; slow trials are shown in seconds per step."""
+    """Return the training speed of all running trials for the display; slow trials are shown in seconds per step."""
     if not steps_per_second:
         return "starting"
     if steps_per_second < MIN_STEPS_PER_SECOND:
@@ -247,7 +248,7 @@ def format_training_speed(steps_per_second: float) -> str:
 
 
 def estimate_durations(jobs: Sequence[Any]) -> dict[int, float]:
-    """Return the duration in seconds of each finished job, and of running jobs with an estimate, by id(job)."""
+    """Return the durations in seconds that the display needs, by id(job): of finished and of running jobs."""
     durations = {id(job): job.end_time - job.start_time for job in jobs if job.state == "finished"}
     return durations | {
         id(job): job.report_time - job.start_time + job.seconds_left
@@ -257,7 +258,7 @@ def estimate_durations(jobs: Sequence[Any]) -> dict[int, float]:
 
 
 def estimate_time_left(jobs: Sequence[Any]) -> float | None:
-    """Return the estimated seconds until all jobs are over, or None before the first worker has reported.
+    """Return the estimated seconds until all jobs are over for the display, or None before a worker has reported.
 
     Running jobs use their worker's estimate. Waiting jobs are assumed to take as long as started ones, in proportion
     to the FLOPs of their models.

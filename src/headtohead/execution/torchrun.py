@@ -36,7 +36,7 @@ def read_ranks(environment: Mapping[str, str]) -> tuple[int, int, int]:
 
 
 def run_follower(environment: Mapping[str, str]) -> None:
-    """Train the trials that the leader broadcasts, until it broadcasts None."""
+    """Train the trials that the leader of a torchrun job broadcasts, until it broadcasts None."""
     ranks = join_process_group(*read_ranks(environment))
     _install_sigterm_handler(ranks)
     with _add_resume_hint():
@@ -72,6 +72,7 @@ class TorchrunLeader:
     """The only worker in its pool: a thread in rank 0 that trains together with the followers."""
 
     def __init__(self, ranks: DataParallelProcess) -> None:
+        """Prepare to train jobs together with the followers of the same torchrun job."""
         self.ranks = ranks
         self.job: Job | None = None
         self.is_ready = True
@@ -148,7 +149,7 @@ def _install_sigterm_handler(ranks: DataParallelProcess) -> None:
 
 @contextmanager
 def _add_resume_hint() -> Iterator[None]:
-    """Append a hint about --resume to any PeerLostError."""
+    """Append a hint about --resume to any PeerLostError of a torchrun process."""
     try:
         yield
     except PeerLostError as error:

@@ -25,7 +25,7 @@ SendMessage = Callable[[dict[str, Any]], None]
 
 
 def main() -> None:
-    """Run jobs until the parent closes the channel."""
+    """Run the jobs that a worker process receives until its parent closes the channel."""
     channel = ParentChannel()
     gc.disable()  # imports create many objects and no garbage
     import torch
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def run_and_report(request: dict[str, Any], send_message: SendMessage) -> None:
-    """Run the job of one request, and send its result or failure."""
+    """Run the job of one request in a worker process, and send its result or failure to the parent."""
     folder = Path(request["folder"])
 
     def send(message: dict[str, Any]) -> None:
@@ -58,7 +58,7 @@ def run_and_report(request: dict[str, Any], send_message: SendMessage) -> None:
 
 
 def _run_job(request: dict[str, Any], folder: Path, send: SendMessage) -> dict[str, Any]:
-    """Run a trial and return its scores, or generate texts with the trial's teacher and return {}."""
+    """Run a worker's job: a trial, to return its scores, or text generation with its teacher, to return {}."""
     from headtohead.distillation.teacher_texts import generate_texts_in_worker
     from headtohead.model_cost import ModelCost
     from headtohead.tasks.registry import prepare_dataset
@@ -105,7 +105,7 @@ def report_failure(error: Exception, folder: Path, *, is_trial: bool = True) -> 
 
 
 def format_error(error: Exception, folder: Path) -> str:
-    """Return the message to the user about an error in a trial."""
+    """Return the message that a worker reports to the user about an error in a trial."""
     if isinstance(error, HeadToHeadError):
         return str(error)
     if isinstance(error, OSError) and not folder.is_dir():

@@ -127,7 +127,7 @@ def get_training_bytes(jobs: Sequence[Job]) -> int:
 
 
 def build_environment(trials: Sequence[experiment.Trial]) -> dict[str, str]:
-    """Return the environment variables that workers need before they import torch.
+    """Return the environment variables that the workers of a pool need before they import torch.
 
     Some machines report bfloat16 as supported although it crashes, gives wrong results or is very slow. Muon multiplies
     in bfloat16 in every precision.
@@ -239,7 +239,7 @@ def _handle_worker_message(
 
 
 def _update_job(worker: WorkerHandle, message: dict[str, Any]) -> bool:
-    """Record a worker's message in its job; return whether the job is over."""
+    """Record a message of a pool's worker in its job; return whether the job is over."""
     worker.is_ready = True
     job = worker.job
     if job is None or message["event"] == "ready":

@@ -87,7 +87,7 @@ def describe_evaluation_set(findings: Findings) -> str:
 
 
 def get_baseline_setting(experiment: Experiment | None, dotted_name: str) -> JsonValue:
-    """Return the baseline's value of a setting, for tables of what each variant changes; None if it has none."""
+    """Return the baseline's value of a setting, for views of findings that list changes; None if it has none."""
     value: JsonValue = experiment.model_dump(mode="json") if experiment else None
     for key in dotted_name.split("."):
         value = value.get(key) if isinstance(value, dict) else None

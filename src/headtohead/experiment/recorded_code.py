@@ -47,7 +47,7 @@ def read_recorded_code_files(experiment_folder: Path | None) -> list[RecordedCod
 
 
 def _read_code_copy(code_folders: Sequence[Path], name: str, digest: str) -> str:
-    """Return the source of the first copy of a code file with this SHA-256, or an empty string if there is none."""
+    """Return the source of the first recorded copy of a code file with this SHA-256, or "" if there is none."""
     for folder in code_folders:
         with contextlib.suppress(RunFolderError):
             content = safe_open.read_file(folder / name)

@@ -50,7 +50,7 @@ def check_trusted(run_folder: Path, code_files: Sequence[Path]) -> None:
 
 
 def locate_custom_code(run_folder: Path, names: Iterable[str]) -> list[Path]:
-    """Return the paths of the code files that a run's config.json names, before they are checked for trust.
+    """Return the paths of the code files that a run's config.json names, whose trust is to be checked.
 
     Raise ModelError for files outside the run's folder for user code.
     """

@@ -28,7 +28,7 @@ SETTINGS_CHANGING_TEXT = ("data.", "model.context", "model.max_length")
 def choose_score_unit(
     reference_runs: Mapping[int, Run], variant_runs: Mapping[int, Run], splits: Sequence[str], *, by_example: bool
 ) -> ScoreUnit | str:
-    """Return the unit in which the runs of two variants can be compared, or the reason why they cannot.
+    """Return the unit in which the runs of two variants are comparable, or the reason why they are not.
 
     Set `by_example` to require scores for the same examples, for metrics or subsets that are not defined per document.
     """
@@ -42,7 +42,7 @@ def choose_score_unit(
 
 
 def _explain_inconsistent_runs(runs_by_seed: Mapping[int, Run], splits: Sequence[str]) -> str:
-    """Return the reason if the runs of a variant did not all predict the same text, otherwise an empty string."""
+    """Return why a variant is not comparable if its runs did not all predict the same text, otherwise ""."""
     first_seed, first_run = next(iter(runs_by_seed.items()))
     for seed, run in runs_by_seed.items():
         if missing_splits := [name for name in splits if f"{name}.digests" not in run.scores]:
@@ -58,7 +58,7 @@ def _explain_inconsistent_runs(runs_by_seed: Mapping[int, Run], splits: Sequence
 def compare_scored_texts(
     reference: ScoreColumns, variant: ScoreColumns, splits: Sequence[str], *, by_example: bool
 ) -> ScoreUnit | str:
-    """Return the unit in which the scores of two runs can be compared, or the reason why their texts differ."""
+    """Return the unit in which the scores of two runs are comparable, or the reason why their texts differ."""
     if missing_splits := [name for name in splits if f"{name}.digests" not in variant]:
         return _explain_missing_text(variant, missing_splits, splits)
 
@@ -83,7 +83,7 @@ def compare_scored_texts(
 
 
 def _explain_missing_text(columns: ScoreColumns, missing_splits: Sequence[str], splits: Sequence[str]) -> str:
-    """Return the reason why a variant was not scored on the same texts as the baseline."""
+    """Return why a variant is not comparable: it was not scored on the same texts as the baseline."""
     if any(f"{name}.losses" in columns for name in missing_splits):
         return "was scored by a version that did not record the predicted text; train it again"
     splits_with_text = {name.rpartition(".")[0] for name in columns if name.endswith(".digests")}
@@ -95,7 +95,7 @@ def _explain_missing_text(columns: ScoreColumns, missing_splits: Sequence[str], 
 
 
 def _explain_text_difference(reference: ScoreColumns, variant: ScoreColumns, split: str) -> str:
-    """Return how the predicted text of a split differs from that of the reference, and how to fix it."""
+    """Return why scores on a split are not comparable: how the predicted text differs, and how to fix it."""
 
     def sum_column(column: str) -> tuple[int, int]:
         """Return the sum of a column over the rows of the split, in the reference and in the variant."""

@@ -39,7 +39,7 @@ from headtohead.findings.evaluation_sets import resolve_split
 from headtohead.json_files import verify_json_checksum
 from headtohead.replication.claims import evaluate_claims
 from headtohead.replication.published_scores import compare_with_published, is_original_corpus
-from headtohead.search import search_findings, tuning, tuning_sentences
+from headtohead.search import phrasing, search_findings, tuning
 from headtohead.search.points import list_finished_search_runs
 
 CHECKSUMMED_FILES = ("experiment.json", "corpus.json", "teacher.json")
@@ -104,7 +104,7 @@ def _verify_input_files(runs: ExperimentRuns) -> None:
 
 
 def _select_valid_runs(runs: ExperimentRuns, issues: Sequence[RunIssue]) -> FinishedRuns:
-    """Return the finished runs, excluding those from different trials, those with unrequested seeds, and copies.
+    """Return the runs to compute findings from: finished, of this experiment, with requested seeds, and no copies.
 
     Raise RunFolderError if no baseline run is left.
     """
@@ -138,7 +138,7 @@ def _compute_experiment_findings(runs: ExperimentRuns, *, is_live: bool) -> Find
     pairs = {name: pairing.check_pairing(experiment, name, finished_runs) for name in experiment.variants}
     tuning_findings = tuning.build_tuning_findings(runs)
     withheld_reasons = withheld.collect_withheld_reasons(
-        merged_audits, pairs, corpus, run_issues, tuning_sentences.explain_edge_optima(tuning_findings)
+        merged_audits, pairs, corpus, run_issues, phrasing.explain_edge_optima(tuning_findings)
     )
     lost_runs = failures.find_lost_runs(runs, finished_runs)
     error_budget = verdicts.load_error_budget(runs)

@@ -61,7 +61,7 @@ class Contrast:
 def load_paired_differences(
     runs: ExperimentRuns, failures: list[FailureRecord], variant: str
 ) -> PairedDifferences | None:
-    """Return a variant's differences on the primary evaluation set, without lost runs; None without a common seed."""
+    """Return the differences that a contrast sums, of a variant on the primary evaluation set; None without any."""
     lost_runs = {(record.variant, record.seed) for record in failures if record.is_lost}
     baseline_runs, variant_runs = (
         {seed: run for seed, run in runs.finished(name).items() if (name, seed) not in lost_runs}

@@ -68,7 +68,7 @@ def _find_collapsed_runs(
 
 
 def _get_count_based_scores(experiment: Experiment, corpus: CorpusFile) -> Mapping[str, float]:
-    """Return the loss of a unigram model, or the accuracy of the majority class, on each primary split.
+    """Return the scores below which a run fails: unigram loss or majority-class accuracy on each primary split.
 
     A run that is no better on any of them counts as lost.
     """
@@ -84,7 +84,7 @@ def _get_count_based_scores(experiment: Experiment, corpus: CorpusFile) -> Mappi
 
 
 def _has_learned(run: Run, experiment: Experiment, reference_scores: Mapping[str, float]) -> bool:
-    """Return whether a run beats the count-based score on any split. Non-finite scores are left to the audits."""
+    """Return whether a run beats the count-based score on any split; otherwise it counts as a failure."""
     for split, reference_score in reference_scores.items():
         scores = run.result.scores.get(split)
         if scores is None or not np.isfinite(scores.loss):

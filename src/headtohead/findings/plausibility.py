@@ -74,7 +74,7 @@ def collect_warnings(
 
 
 def _find_mixed_machines(finished_runs: FinishedRuns) -> ResultWarning | None:
-    """Warn if the runs were trained with different package versions, devices or processors."""
+    """Warn of an implausible comparison: runs with different package versions, devices or processors."""
     differences = describe_mixed_environments(
         run for runs_by_seed in finished_runs.values() for run in runs_by_seed.values()
     )
@@ -91,7 +91,7 @@ def _find_mixed_machines(finished_runs: FinishedRuns) -> ResultWarning | None:
 def _find_ineffective_change(
     name: str, finished_runs: FinishedRuns, pair: PairingRecord, splits: Sequence[str]
 ) -> ResultWarning | None:
-    """Warn if a variant's weights, test losses or first step are identical to the baseline's for every seed."""
+    """Warn of an implausible variant: weights, test losses or first step equal the baseline's for every seed."""
     run_pairs = [
         (finished_runs[BASELINE][seed], run)
         for seed, run in finished_runs[name].items()
@@ -130,7 +130,7 @@ def _find_ineffective_change(
 
 
 def _find_identical_initial_weights(name: str, runs: Mapping[int, Run]) -> ResultWarning | None:
-    """Warn if a custom network starts from the same weights for every seed."""
+    """Warn of implausible initial weights: a custom network starts from the same ones for every seed."""
     initial_hashes = [run.start.tensor_hashes for run in runs.values()]
     is_custom = all(isinstance(run.trial.model, CustomModelConfig) for run in runs.values())
     if len(initial_hashes) < 2 or not is_custom or any(hashes != initial_hashes[0] for hashes in initial_hashes):
@@ -147,7 +147,7 @@ def _find_identical_initial_weights(name: str, runs: Mapping[int, Run]) -> Resul
 def _find_failed_nonblocking_audit(
     name: str, runs: Mapping[int, Run], audit: Literal["determinism", "gradients"]
 ) -> ResultWarning | None:
-    """Warn if a non-blocking audit failed for any seed, quoting the observation from the first such seed."""
+    """Warn if an audit that does not withhold verdicts failed for any seed, quoting the first observation."""
     results = [result for run in runs.values() for result in run.audits or () if result.name == audit]
     failed_results = [result for result in results if result.passed is False]
     if not failed_results:
@@ -161,7 +161,7 @@ def _find_failed_nonblocking_audit(
 
 
 def _find_files_read_by_code(name: str, runs: Mapping[int, Run]) -> ResultWarning | None:
-    """Warn if the code of a network or part reads files, since they may have been made from test data."""
+    """Warn of implausible scores: code of a network or part reads files, which may have been made from test data."""
     checks = [check for run in runs.values() for check in run.audits or () if check.name == OPENED_FILES_CHECK]
     data_dependencies = {
         dependency
@@ -198,7 +198,7 @@ def _find_files_read_by_code(name: str, runs: Mapping[int, Run]) -> ResultWarnin
 
 
 def _find_different_budget(name: str, finished_runs: FinishedRuns, pair: PairingRecord) -> ResultWarning | None:
-    """Warn if a variant is trained on more or fewer rows than the baseline and also changes something else."""
+    """Warn of a comparison on unequal terms: a variant sees more or fewer rows and also changes something else."""
     run_pairs = [
         (finished_runs[BASELINE][seed], run)
         for seed, run in finished_runs[name].items()
@@ -223,7 +223,7 @@ def _find_different_budget(name: str, finished_runs: FinishedRuns, pair: Pairing
 def _find_weak_baseline(
     experiment: Experiment, runs: Mapping[int, Run], corpus: CorpusFile, splits: Sequence[str]
 ) -> ResultWarning | None:
-    """Warn if the baseline predicts worse than a count-based model of the training data."""
+    """Warn of an implausible baseline: it predicts worse than a count-based model of the training data."""
     is_accuracy = experiment.primary.metric == "accuracy"
     for split in splits:
         seed_scores = [run.result.scores[split] for run in runs.values()]
@@ -254,7 +254,7 @@ def _find_weak_baseline(
 
 
 def _find_test_loss_below_train(name: str, runs: Mapping[int, Run], splits: Sequence[str]) -> ResultWarning | None:
-    """Warn if the test loss is far below the training loss."""
+    """Warn of an implausible score: the test loss is far below the training loss."""
     for split in splits:
         scored_runs = [run for run in runs.values() if {"train.losses", f"{split}.losses"} <= run.scores.keys()]
         if not scored_runs:
@@ -282,7 +282,7 @@ def _estimate_mean_loss(run: Run, split: str) -> tuple[float, float]:
 
 
 def _find_large_gain(verdict: Verdict, metric: str) -> ResultWarning | None:
-    """Warn about an implausibly large gain, one that changing a single setting rarely achieves."""
+    """Warn of an implausibly large gain, one that changing a single setting rarely achieves."""
     if verdict.outcome not in ("helped", "too few seeds") or not verdict.is_better:
         return None
     if metric == "accuracy":

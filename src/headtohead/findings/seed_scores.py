@@ -107,7 +107,7 @@ def get_steps_per_epoch(experiment: Experiment, finished_runs: FinishedRuns) -> 
 
 
 def collect_final_losses_by_axis_value(experiment: Experiment, finished_runs: FinishedRuns) -> AxisFindings | None:
-    """Return each variant's final training loss and its value of the setting that scores are plotted against (`axis`).
+    """Return the final training loss of every variant's seeds, by its value of the setting `axis`.
 
     Returns None if the experiment names no such setting.
     """

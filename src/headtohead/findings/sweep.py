@@ -139,7 +139,7 @@ class _VariantSummarizer:
 
     @cached_property
     def differences(self) -> dict[str, PairedDifferences]:
-        """The paired differences of each cell, by cell name; cells without a common seed are omitted."""
+        """The paired differences of each cell of the sweep, by cell name; cells without a common seed are omitted."""
         loaded_differences = {
             cell.result.name: load_paired_differences(cell.runs, cell.findings.failures, self.variant)
             for cell in self.comparable_cells
@@ -177,7 +177,7 @@ class _VariantSummarizer:
         return self._to_display(interval[0]), self._to_display(interval[1])
 
     def _average_effects_by_corpus(self) -> dict[str, tuple[float, int]]:
-        """Return {corpus: (mean effect, number of cells)}, restricted to the coordinates that all corpora have."""
+        """Return {corpus: (mean effect, number of cells)} of a sweep, for the coordinates that all corpora have."""
         effects: dict[str, dict[Coordinates, float]] = {}
         for cell in self.comparable_cells:
             if (differences := self.differences.get(cell.result.name)) is not None:
@@ -195,7 +195,7 @@ class _VariantSummarizer:
         }
 
     def _build_trends(self, axis: str) -> list[Trend]:
-        """Return the trend along an axis for each corpus and, with at least three corpora, their mean."""
+        """Return the trend along an axis of the sweep for each corpus and, with at least three corpora, their mean."""
         cells_by_corpus: dict[str, list[FinishedCell]] = {}
         for cell in self.comparable_cells:
             if axis in cell.result.coordinates and cell.result.name in self.differences:

@@ -84,7 +84,7 @@ def beam_search(
 def _compute_log_probs(
     session: DecodingSession, processors: Sequence[LogitsProcessor], prompt_length: int, stop_token_ids: tuple[int, ...]
 ) -> Float[Tensor, "batch vocab"]:
-    """Return the log-probabilities of the next token after the logits processors, (batch, vocab)."""
+    """Return the log-probabilities of the next token of all beams after the logits processors, (batch, vocab)."""
     log_probs = session.logits.float().log_softmax(-1)
     state = GenerationState(session.sequences, [prompt_length] * len(session.sequences), stop_token_ids)
     for processor in processors:

@@ -82,7 +82,7 @@ class HashBuffer:
 def hash_uniforms(
     sequence_keys: SequenceKeys, steps: range, vocab_size: int, buffer: HashBuffer | None = None
 ) -> Float[np.ndarray[Any, Any], "steps batch vocab"]:
-    """Return uniform numbers in (0, 2**31], (steps, batch, vocab), each a hash of (key, step, token)."""
+    """Return random numbers, uniform in (0, 2**31], (steps, batch, vocab): each is a hash of (key, step, token)."""
     buffer = buffer or HashBuffer(len(steps), len(sequence_keys), vocab_size)
     counter = np.arange(steps.start + 1, steps.stop + 1, dtype=np.uint64)[:, None] * _GOLDEN64
     step_hashes = _splitmix64(sequence_keys[None, :] + counter)  # (steps, batch)
@@ -124,7 +124,7 @@ def _xorshift_right(x: NDArray[np.uint32], buffer: NDArray[np.uint32], shift: in
 
 
 def _splitmix64(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Apply the SplitMix64 finalizer to each number."""
+    """Apply the finalizer of the SplitMix64 generator to each counter."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     hashes: NDArray[np.uint64] = x ^ (x >> np.uint64(31))

@@ -13,7 +13,7 @@ REPLACEMENT_CHARACTER = "\ufffd"
 
 
 def decode_continuation(tokenizer: Any, prompt_ids: Sequence[int], new_token_ids: Sequence[int]) -> str:
-    """Return the decoded text of the new tokens after a prompt, including a space between the two."""
+    """Detokenize the new tokens after a prompt all at once, including a space between the two."""
     prompt_text, full_text = tokenizer.decode(prompt_ids), tokenizer.decode([*prompt_ids, *new_token_ids])
     # If the first new token merges with the end of the prompt, the two texts diverge before the prompt ends.
     pairs = enumerate(zip(prompt_text, full_text, strict=False))
@@ -28,6 +28,7 @@ class StreamingDetokenizer:
     """Decodes a continuation token by token and stops at a stop string."""
 
     def __init__(self, tokenizer: Any, prompt_ids: Sequence[int], stop_strings: Sequence[str] = ()) -> None:
+        """Prepare to decode the tokens that follow a prompt, one at a time."""
         self._tokenizer, self._prompt_ids, self._stop_strings = tokenizer, list(prompt_ids), tuple(stop_strings)
         self.token_ids: list[int] = []
         self.text = ""

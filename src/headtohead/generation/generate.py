@@ -17,9 +17,7 @@ from headtohead.generation.beam_search import BeamHypothesis, beam_search
 from headtohead.generation.contrastive_search import contrastive_search
 from headtohead.generation.counter_rng import CounterRNG, derive_continuation_key
 from headtohead.generation.detokenizer import decode_continuation
-from headtohead.generation.logits_processors import LogitsProcessor
-from headtohead.generation.prompt_encoding import Prompts
-from headtohead.generation.request import (
+from headtohead.generation.job import (
     FinishReason,
     GenerationJob,
     GenerationOptions,
@@ -28,6 +26,8 @@ from headtohead.generation.request import (
     check_search_supported,
     has_batch_interaction,
 )
+from headtohead.generation.logits_processors import LogitsProcessor
+from headtohead.generation.prompt_encoding import Prompts
 from headtohead.generation.sampling import select_next_tokens
 from headtohead.generation.session import DecodingSession, evaluation_mode, warn_context_overflow
 from headtohead.generation.strategies import Strategy, build_strategy
@@ -216,7 +216,7 @@ def _generate_with_contrastive_search(
 
 
 def _iter_batches(job: GenerationJob) -> Iterator[list[SequenceState]]:
-    """Yield batches of sequences, with prompts of equal length if the model does not support padding."""
+    """Yield the batches to generate in: prompts of equal length if the model does not support padding."""
     sequences = sorted(job.sequences, key=lambda sequence: len(sequence.prompt_ids))
     can_pad = job.model.can_pad
     max_batch_size = job.batch_size if can_pad or not has_batch_interaction(job.model) else 1
@@ -231,7 +231,7 @@ def _iter_batches(job: GenerationJob) -> Iterator[list[SequenceState]]:
 def sample_continuation_ids(
     model: Decoder, prompt_ids: Sequence[int], max_new_tokens: int, *, seed: int, stop_token_id: int | None = None
 ) -> list[int]:
-    """Return the token ids of one sampled continuation, without the stop token and without warnings.
+    """Generate one sampled continuation; return its token ids without the stop token, and warn of nothing.
 
     Used for the samples recorded by a trial.
     """

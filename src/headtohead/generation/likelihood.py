@@ -65,7 +65,7 @@ def compute_continuation_losses(
 
 
 def _iter_batches_of_equal_length(lengths: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
-    """Yield batches of indices with equal (context, continuation) lengths, whose losses are computed together."""
+    """Yield batches of continuations, as indices, with equal lengths, whose likelihoods are computed together."""
     indices_by_length: dict[tuple[int, int], list[int]] = defaultdict(list)
     for index, pair in enumerate(lengths):
         indices_by_length[pair].append(index)
@@ -78,7 +78,7 @@ def _iter_batches_of_equal_length(lengths: Sequence[tuple[int, int]]) -> Iterato
 def _compute_batch_losses(
     model: Any, contexts: Sequence[TokenIds], continuations: Sequence[TokenIds]
 ) -> Float[Tensor, " batch"]:
-    """Return the losses for a batch, (batch,), in which all contexts and all continuations have equal lengths."""
+    """Return the negative log-likelihoods of a batch, (batch,), of contexts and continuations of equal lengths."""
     continuation_start, length = len(contexts[0]), len(contexts[0]) + len(continuations[0])
     cache = model.create_cache() if length - 1 <= model.context else None
     if cache is None:
@@ -93,7 +93,7 @@ def _compute_batch_losses(
 def compute_losses_uncached(
     model: Any, input_ids: Int[Tensor, "batch length"], continuation_start: int
 ) -> Float[Tensor, " batch"]:
-    """Return the loss on the tokens from `continuation_start` on, (batch,). The reference implementation."""
+    """Return the negative log-likelihood of the tokens from `continuation_start` on, (batch,). The reference."""
     losses = torch.zeros(len(input_ids), dtype=torch.float64)
     for window_start, start, end in iter_sliding_windows(input_ids.shape[1], continuation_start, int(model.context)):
         logits = model(input_ids[:, window_start : end - 1]).logits[:, start - window_start - 1 :]
@@ -128,7 +128,7 @@ def _sum_cross_entropy(
 def iter_sliding_windows(
     length: int, continuation_start: int, context: int, stride: int | None = None
 ) -> Iterator[tuple[int, int, int]]:
-    """Split a long sequence into overlapping windows.
+    """Split a long sequence into overlapping windows, to compute its likelihood.
 
     Args:
         length: Number of tokens.
@@ -204,7 +204,7 @@ def score_truncated_continuations(
 
 
 def _iter_scoring_windows(token_ids: TokenIds, continuation_start: int, context: int) -> Iterator[_ScoringWindow]:
-    """Yield windows of a sequence in which every token from `continuation_start` on is scored once.
+    """Yield windows of a sequence whose likelihood is computed: every token from `continuation_start` on, once.
 
     A window has at most `context` + 1 tokens, the last of which is only predicted. Each is as long as possible: of
     several, the last one overlaps with the one before.
@@ -216,7 +216,7 @@ def _iter_scoring_windows(token_ids: TokenIds, continuation_start: int, context:
 
 @torch.inference_mode()
 def _score_windows(model: Any, windows: Sequence[_ScoringWindow], batch_size: int) -> list[ContinuationScore]:
-    """Return the score of each window of a truncated continuation.
+    """Return the likelihood of each window of a truncated continuation.
 
     Windows of similar length share a batch. They are padded on the right, which has no effect on the tokens before,
     unless the model violates causality.

@@ -126,6 +126,7 @@ class TopPLogitsProcessor(TruncationProcessor):
         check_option("p", self.p, "a probability in (0, 1]", is_positive_fraction(self.p))
 
     def __call__(self, logits: Logits, state: GenerationState) -> Logits:
+        """Keep the most likely tokens until their cumulative probability reaches p."""
         if self.p == 1:
             return logits
         probabilities = logits.softmax(-1)
@@ -168,6 +169,7 @@ class TypicalLogitsProcessor:
         check_option("p", self.p, "a probability in (0, 1]", is_positive_fraction(self.p))
 
     def __call__(self, logits: Logits, state: GenerationState) -> Logits:
+        """Keep the tokens whose surprisal is closest to the entropy, until their cumulative probability reaches p."""
         if self.p == 1:
             return logits
         surprisal = -logits.log_softmax(-1)
@@ -215,6 +217,7 @@ class FrequencyPenaltyLogitsProcessor:
         check_option("presence_penalty", self.presence_penalty, "a number", is_finite_number(self.presence_penalty))
 
     def __call__(self, logits: Logits, state: GenerationState) -> Logits:
+        """Subtract the frequency penalty once per occurrence of a token, and the presence penalty once."""
         logits = logits.clone()
         for batch_index in range(len(logits)):
             counts = Counter(state.get_new_token_ids(batch_index))
@@ -297,6 +300,7 @@ class MinNewTokensLogitsProcessor:
         check_option("min_new_tokens", self.min_new_tokens, "an integer of at least 0", is_valid)
 
     def __call__(self, logits: Logits, state: GenerationState) -> Logits:
+        """Remove the stop tokens until enough tokens have been generated."""
         stop_token_ids = list(state.stop_token_ids)
         masked_ids = [
             stop_token_ids if len(state.get_new_token_ids(batch_index)) < self.min_new_tokens else []
@@ -316,6 +320,7 @@ class ForcedEOSTokenLogitsProcessor:
         check_option("force_stop", self.max_new_tokens, "an integer of at least 1", is_valid)
 
     def __call__(self, logits: Logits, state: GenerationState) -> Logits:
+        """Keep only the stop token at the last step."""
         if not state.stop_token_ids:
             raise StrategyError("force_stop: the model has no stop token")
         ending = [i for i in range(len(logits)) if len(state.get_new_token_ids(i)) >= self.max_new_tokens - 1]

@@ -69,7 +69,7 @@ def compute_sampling_probs(
 
 
 def select_greedy_tokens(logits: Logits, processors: Sequence[LogitsProcessor], state: GenerationState) -> list[int]:
-    """Return the most likely token of each sequence after the logits processors."""
+    """Select the most likely token of each sequence after the logits processors, instead of sampling."""
     for processor in processors:
         logits = processor(logits, state)
     token_ids: list[int] = logits.argmax(-1).tolist()
@@ -120,7 +120,7 @@ def _sample_token(probs: VocabVector, uniforms: VocabVector, truncation: Truncat
 
 
 def _find_race_winner(probs: VocabVector, score_bounds: VocabVector, uniforms: VocabVector) -> int:
-    """Return the token with the largest probability / arrival time. The bounds are unchanged on return."""
+    """Return the sampled token: the one with the largest probability / arrival time. The bounds are unchanged."""
     winner = int(score_bounds.argmax())
     best_score, winner_bound = _compute_race_score(probs, uniforms, winner), score_bounds[winner]
     score_bounds[winner] = 0
@@ -140,7 +140,7 @@ def _compute_race_score(probs: VocabVector, uniforms: VocabVector, token_id: int
 
 
 def _remove_unlikelier_tokens(score_bounds: VocabVector, probs: VocabVector, rejected_prob: float) -> VocabVector:
-    """Return the score bounds of tokens that are more likely than the rejected winner of a race, and 0 for all others.
+    """Return the score bounds of tokens that can still be sampled after a rejected winner, and 0 for less likely ones.
 
     A bound is at most twice its probability, and two float32 probabilities that differ do so by at least 2**-24 of
     their size. A positive difference times 2**30 therefore exceeds any bound, so the minimum of the two is the result.

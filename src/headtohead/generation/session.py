@@ -27,7 +27,7 @@ class ContextOverflowWarning(UserWarning):
 
 
 def warn_context_overflow(model: Decoder) -> None:
-    """Warn the caller of `generate` that the oldest tokens of a sequence are dropped."""
+    """Warn the caller of `generate` that a session drops the oldest tokens of a sequence."""
     num_dropped = max(1, model.context // WINDOW_SHIFT_DIVISOR)
     warnings.warn(
         f"the text is longer than the model's context of {model.context} tokens: its oldest tokens are dropped, "
@@ -39,7 +39,7 @@ def warn_context_overflow(model: Decoder) -> None:
 
 @contextmanager
 def evaluation_mode(model: Decoder) -> Iterator[None]:
-    """Decode with the model in evaluation mode, and restore its mode afterwards."""
+    """Run a decoding session with the model in evaluation mode, and restore its mode afterwards."""
     assert isinstance(model, torch.nn.Module)
     was_training = model.training
     if was_training:
@@ -61,7 +61,7 @@ def get_device(model: Decoder) -> torch.device:
 def left_pad(
     sequences: Sequence[Sequence[int]], device: torch.device
 ) -> tuple[Int[Tensor, "batch length"], Tensor | None]:
-    """Pad sequences of token ids on the left.
+    """Pad the sequences of a session on the left.
 
     Returns:
         Token ids and attention mask, both (batch, length). The mask is None without padding.
@@ -79,7 +79,7 @@ def left_pad(
 def prefill(
     model: Decoder, sequences: Sequence[Sequence[int]], cache: DecodingCache | None
 ) -> Float[Tensor, "batch vocab"]:
-    """Process whole sequences and return the next-token logits. Duplicates are processed once."""
+    """Process whole sequences at the start of a session and return the next-token logits. Duplicates run once."""
     device = get_device(model)
     unique_indices = {ids: index for index, ids in enumerate(dict.fromkeys(tuple(ids) for ids in sequences))}
     input_ids, attention_mask = left_pad(list(unique_indices), device)
@@ -104,6 +104,7 @@ class DecodingSession:
     """A batch of growing sequences with their next-token logits, (batch, vocab), and their KV cache."""
 
     def __init__(self, model: Decoder, sequences: Sequence[Sequence[int]]) -> None:
+        """Prefill the sequences and keep their KV cache and next-token logits."""
         self.model = model
         self.sequences = [list(sequence) for sequence in sequences]
         """token ids of each sequence, including those that no longer fit into the context"""

@@ -163,7 +163,7 @@ def _resolve_option_names(name: str, options: Mapping[str, Any]) -> tuple[dict[s
 
 
 def _list_processor_specs(name: str, options: Mapping[str, Any]) -> Iterator[ProcessorSpec]:
-    """Yield each processor's constructor, its arguments and whether they change nothing, in transformers' order."""
+    """Yield the logits processors of a strategy, in transformers' order: constructor, arguments, if without effect."""
     repetition_penalty = options["repetition_penalty"]
     penalties = options["frequency_penalty"], options["presence_penalty"]
     ngram_size, bad_words = options["no_repeat_ngram"], options["ban"]
@@ -191,7 +191,7 @@ def _select_generation_mode(name: str, options: Mapping[str, Any]) -> Generation
 
 
 def _check_search_options(name: str, options: Mapping[str, Any]) -> list[str]:
-    """Return the errors in the options for beam and contrastive search."""
+    """Return the errors in the options of the strategies beam search and contrastive search."""
     rules: dict[str, list[tuple[str, bool, str]]] = {
         "beam": [
             ("beams", is_integer_at_least(options.get("beams")), "an integer of at least 1"),
@@ -211,7 +211,7 @@ def _check_search_options(name: str, options: Mapping[str, Any]) -> list[str]:
 
 
 def _build_bad_words_processor(bad_words: Any) -> LogitsProcessor:
-    """Return the logits processor that bans texts, token ids and sequences of token ids."""
+    """Return the logits processor for a strategy's option `ban`: texts, token ids and sequences of token ids."""
     words = [bad_words] if isinstance(bad_words, str | int) else list(bad_words)
     texts = tuple(word for word in words if isinstance(word, str))
     sequences = tuple(

@@ -19,14 +19,14 @@ from headtohead.generation.beam_search import beam_search
 from headtohead.generation.contrastive_search import contrastive_search
 from headtohead.generation.detokenizer import REPLACEMENT_CHARACTER
 from headtohead.generation.generate import build_batch_rng
-from headtohead.generation.logits_processors import GenerationState, LogitsProcessor
-from headtohead.generation.request import (
+from headtohead.generation.job import (
     FinishReason,
     GenerationJob,
     SequenceState,
     build_job,
     check_search_supported,
 )
+from headtohead.generation.logits_processors import GenerationState, LogitsProcessor
 from headtohead.generation.sampling import compute_sampling_probs, select_next_tokens
 from headtohead.generation.session import DecodingSession, evaluation_mode, warn_context_overflow
 from headtohead.generation.strategies import Strategy
@@ -117,7 +117,7 @@ def _iter_traced_token_ids(job: GenerationJob, sequence: SequenceState, session:
 def _compute_strategy_probs(
     job: GenerationJob, logits: Tensor, session: DecodingSession, prompt_length: int
 ) -> Float[Tensor, "1 vocab"]:
-    """Return the distribution that the strategy samples from, (1, vocab); one-hot if it is greedy."""
+    """Return the distribution that a trace shows for the strategy, (1, vocab); one-hot if it is greedy."""
     state = GenerationState(session.sequences, [prompt_length], job.stop_token_ids)
     probs = compute_sampling_probs(logits, job.strategy.logits_processors, state)
     if job.strategy.mode == "greedy":

@@ -85,7 +85,7 @@ def find_min_norm_point(points: KeyMatrix) -> MinNormPoint:
 def _run_minor_cycle(
     points: KeyMatrix, active_indices: list[int], weights: PerKeyVector
 ) -> tuple[list[int], PerKeyVector, Vector]:
-    """Return the point in the hull of the active points closest to the origin, without points of negative weight."""
+    """Run a minor cycle of Wolfe's method: find the point closest to the origin in the hull of the active points."""
     while True:
         affine_weights, point = _find_affine_min_norm_point(points[active_indices])
         is_negative = affine_weights <= ROUNDING_TOLERANCE
@@ -147,7 +147,7 @@ def minimize_logsumexp(points: KeyMatrix) -> Vector:
 
 
 def _compute_gradient_and_curvature(points: KeyMatrix, scores: PerKeyVector) -> tuple[Vector, KeyMatrix, PerKeyVector]:
-    """Return the gradient and Hessian of logsumexp, the latter as eigenvectors and square roots of eigenvalues.
+    """Return the gradient and Hessian of the convex logsumexp, the latter as eigenvectors and roots of eigenvalues.
 
     The singular value decomposition keeps twice the digits of the Hessian itself.
     """
@@ -197,7 +197,7 @@ def find_shortest_vector(
 
 
 def compute_norm_lower_bound(points: KeyMatrix, offsets: PerKeyVector, weights: PerKeyVector, limit: float) -> float:
-    """Return a lower bound on the norm of any vector that satisfies the constraint.
+    """Return a lower bound on the norm of any vector that satisfies the constraint, from the convex dual problem.
 
     For any weights w, logsumexp(o + points @ v) >= w @ (o - log w) + w @ points @ v (Gibbs), and the last term is at
     least -|w @ points| |v|. The weights of the shortest vector give its own norm.
@@ -208,7 +208,7 @@ def compute_norm_lower_bound(points: KeyMatrix, offsets: PerKeyVector, weights: 
 
 
 def _update_multiplier(multiplier: float, excess: float, slope: float, low: float, high: float) -> float:
-    """Return the next multiplier: Newton's value if it lies in the bracket, else a bisection or a tenfold increase."""
+    """Return the next Lagrange multiplier: Newton's value if it lies in the bracket, else bisect or multiply by ten."""
     newton_value = multiplier + excess / max(slope, 1e-300)
     if low < newton_value < high and newton_value < 10 * multiplier:
         return newton_value

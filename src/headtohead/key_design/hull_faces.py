@@ -32,7 +32,7 @@ class NormalizedKeys:
 
     @classmethod
     def from_keys(cls, keys: KeyMatrix, tolerance: float) -> NormalizedKeys:
-        """Normalize the given keys, whose coordinates may be of any magnitude."""
+        """Normalize the keys, whose coordinates may be of any magnitude, before their hull is computed."""
         max_abs = float(np.abs(keys).max()) or 1.0
         centered_keys = keys / max_abs - (keys / max_abs).mean(axis=0)
         spread = float(np.linalg.norm(centered_keys, axis=1).max())
@@ -108,7 +108,7 @@ def project_out_face(normalized_keys: NormalizedKeys, key_indices: tuple[int, ..
 
 
 def compute_affine_basis(centered_keys: KeyMatrix, tolerance: float) -> KeyMatrix:
-    """Return orthonormal directions in which centered keys extend farther than the tolerance."""
+    """Return orthonormal directions in which the keys of a hull extend farther than the tolerance."""
     if len(centered_keys) == 1:
         return np.zeros((0, centered_keys.shape[1]))
     _, singular_values, right_vectors = np.linalg.svd(centered_keys, full_matrices=False)
@@ -118,7 +118,7 @@ def compute_affine_basis(centered_keys: KeyMatrix, tolerance: float) -> KeyMatri
 def _compute_affine_dependence(
     keys: KeyMatrix, face_indices: tuple[int, ...], mixture_weights: PerKeyVector
 ) -> PerKeyVector:
-    """Return the coefficients of an affine combination of a face's keys minus the equal mixture of other keys."""
+    """Return why keys are no face of the hull: an affine combination of them that equals a mixture of other keys."""
     face_keys = keys[list(face_indices)]
     center = face_keys.mean(axis=0)
     solution = np.linalg.lstsq((face_keys - center).T, mixture_weights @ keys - center, rcond=None)[0]

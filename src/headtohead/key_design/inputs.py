@@ -33,7 +33,7 @@ def build_input_error(input_name: str, errors: Sequence[str]) -> RequestError:
 
 
 def validate_matrix(value: Any, name: str = "keys", expected_rows: int | None = None) -> KeyMatrix:
-    """Return a matrix with at least one row and one column, or raise an error that names every invalid cell."""
+    """Return the input as a matrix with at least one row and column; raise an error that names every invalid cell."""
     if isinstance(value, str):
         raise RequestError(
             f"{name}: expected rows of numbers, got text; use headtohead.key_design.read_matrix for text and files"
@@ -63,7 +63,7 @@ def validate_matrix(value: Any, name: str = "keys", expected_rows: int | None = 
 
 
 def _convert_to_rows(value: Any, name: str) -> list[list[Any]]:
-    """Convert lists, numpy arrays or tensors to a list of lists."""
+    """Convert an input, lists, numpy arrays or tensors, to a list of lists."""
     rows = _convert_to_list(value, f"{name}: expected rows of numbers such as [[1, 0], [0, 1]]")
     return [
         _convert_to_list(row, f"{name}: each row must be a list of numbers, as in [[1, 0], [0, 1]]") for row in rows
@@ -79,7 +79,7 @@ def _convert_to_list(value: Any, expectation: str) -> list[Any]:
 
 
 def validate_vector(value: Any, expected_length: int, name: str, unit: str) -> Vector:
-    """Return a vector of the expected length."""
+    """Return the input as a vector of the expected length."""
     numbers = _convert_to_list(value, f"{name}: expected a list of numbers")
     if len(numbers) == 1 and isinstance(numbers[0], list | tuple):
         numbers = list(numbers[0])  # a matrix with one row
@@ -96,7 +96,7 @@ def validate_vector(value: Any, expected_length: int, name: str, unit: str) -> V
 
 
 def validate_distribution(value: Any, num_keys: int) -> PerKeyVector:
-    """Return target weights: one per key, nonnegative, summing to 1."""
+    """Return the input as target weights: one per key, nonnegative, summing to 1."""
     weights = validate_vector(value, num_keys, "target", "keys")
     negative_weights = [(index, weight) for index, weight in enumerate(weights) if weight < 0]
     if errors := [f"weight {index} is {weight:g}; weights must be nonnegative" for index, weight in negative_weights]:
@@ -107,7 +107,7 @@ def validate_distribution(value: Any, num_keys: int) -> PerKeyVector:
 
 
 def validate_index(value: Any, num_keys: int, name: str = "key") -> int:
-    """Return a key index, counted from 0."""
+    """Return the input as a key index, counted from 0."""
     try:
         index = operator.index(value)
     except TypeError:
@@ -121,7 +121,7 @@ def validate_index(value: Any, num_keys: int, name: str = "key") -> int:
 
 
 def validate_indices(value: Any, num_keys: int, name: str = "average") -> tuple[int, ...]:
-    """Return distinct key indices."""
+    """Return the input as distinct key indices."""
     if not isinstance(value, Iterable) or isinstance(value, str):
         raise RequestError(f"{name}: expected a list of key indices such as [0, 1], got {_format_value(value)}")
     indices = [validate_index(index, num_keys, name) for index in value]
@@ -151,7 +151,7 @@ def validate_tolerance(value: Any) -> float:
 
 
 def read_matrix(source: str | Path, name: str = "keys") -> KeyMatrix:
-    """Read a matrix from a file (.csv, .tsv, .txt, .json) or from text."""
+    """Read an input matrix from a file (.csv, .tsv, .txt, .json) or from text."""
     path = Path(source)
     if isinstance(source, str) and not _is_existing_file(path):
         if path.suffix.lower() in SUPPORTED_SUFFIXES:
@@ -170,7 +170,7 @@ def read_matrix(source: str | Path, name: str = "keys") -> KeyMatrix:
 
 
 def _is_existing_file(path: Path) -> bool:
-    """Return whether a path is a file; text that is no path counts as no file."""
+    """Return whether an input is the path of a file; text that is no path counts as no file."""
     try:
         return path.is_file()
     except OSError:  # too long for a file name
@@ -178,7 +178,7 @@ def _is_existing_file(path: Path) -> bool:
 
 
 def parse_matrix_text(text: str, name: str = "keys") -> list[list[Any]]:
-    """Parse the text of a matrix into rows.
+    """Parse the text of an input matrix into rows.
 
     Cells that are not numbers stay strings so that `validate_matrix` can name them.
     """
@@ -190,7 +190,7 @@ def parse_matrix_text(text: str, name: str = "keys") -> list[list[Any]]:
 
 
 def _split_cells(line: str) -> list[str]:
-    """Split a line at commas or tabs if there are any, so that empty cells are detected, and else at whitespace."""
+    """Split a line of an input matrix at commas or tabs, so that empty cells are detected, or else at whitespace."""
     for separator in (",", "\t"):
         if separator in line:
             return [cell.strip() for cell in line.strip(" ").split(separator)]
@@ -198,7 +198,7 @@ def _split_cells(line: str) -> list[str]:
 
 
 def _parse_json_matrix(text: str, name: str) -> list[list[Any]]:
-    """Parse a JSON list of rows, a single row, or an object that contains either under the key `name`."""
+    """Parse a JSON input: a list of rows, a single row, or an object that contains either under the key `name`."""
     try:
         parsed_value = json.loads(text)
     except json.JSONDecodeError as error:
@@ -221,7 +221,7 @@ def _parse_json_matrix(text: str, name: str) -> list[list[Any]]:
 
 
 def _parse_cell(cell: str) -> float | str:
-    """Return a cell's number, or its text if it is no number."""
+    """Return the number in a cell of an input matrix, or its text if it is no number."""
     try:
         return float(cell)
     except ValueError:

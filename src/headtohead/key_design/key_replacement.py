@@ -182,7 +182,7 @@ def _build_replacement_key(problem: _ReplacementProblem, score: float) -> Vector
 
 
 def _rescale_to_norm(vector: Vector, target_norm: float) -> Vector:
-    """Return the vector scaled to a norm; the zero vector is replaced by the first axis."""
+    """Return the replacement key scaled to a norm; the zero vector is replaced by the first axis."""
     norm = float(np.linalg.norm(vector))
     if norm == 0:
         vector, norm = np.eye(len(vector))[0], 1.0
@@ -305,7 +305,7 @@ def _explain_replacement(
 
 
 def _explain_obstacles(problem: _ReplacementProblem, score: float) -> list[str]:
-    """Explain what prevents the target: the other keys' relative weights, the norm, or both."""
+    """Explain what prevents a replacement from reaching the target: the other keys' weights, the norm, or both."""
     key_index = problem.key_index
     sentences = []
     relative_weight_errors, _ = problem.compute_weight_errors(score)

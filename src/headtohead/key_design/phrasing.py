@@ -20,7 +20,7 @@ ROUNDING_THRESHOLD = 1e-12
 
 
 def format_precision(value: float) -> str:
-    """Format a precision with four digits, as 1 - x if it is nearly 1."""
+    """Phrase a precision with four digits, as 1 - x if it is nearly 1."""
     complement = 1 - value
     if 0 < complement < 5e-4:
         return f"1 - {complement:.2g}"
@@ -28,7 +28,7 @@ def format_precision(value: float) -> str:
 
 
 def format_key_list(key_indices: Sequence[int]) -> str:
-    """Format indices: key 0; keys 0 and 1; keys 0, 1 and 3."""
+    """Phrase key indices: key 0; keys 0 and 1; keys 0, 1 and 3."""
     if len(key_indices) == 1:
         return f"key {key_indices[0]}"
     numbers = [str(index) for index in key_indices[:MAX_LISTED_KEYS]]
@@ -38,7 +38,7 @@ def format_key_list(key_indices: Sequence[int]) -> str:
 
 
 def format_combination(coefficients: PerKeyVector) -> str:
-    """Format a linear combination: 0.5 key 0 + 0.5 key 1."""
+    """Phrase a linear combination of keys: 0.5 key 0 + 0.5 key 1."""
     term_indices = [
         int(index)
         for index in np.argsort(-np.abs(coefficients), kind="stable")
@@ -54,7 +54,7 @@ def format_combination(coefficients: PerKeyVector) -> str:
 
 
 def explain_not_a_face(target_indices: tuple[int, ...], face: HullFace, scale: float, tolerance: float) -> str:
-    """Explain why the target keys cannot share all of the attention weight."""
+    """Phrase why the target keys cannot share all of the attention weight."""
     dependence = face.affine_dependence
     assert dependence is not None
     target_coefficients = np.zeros_like(dependence)
@@ -87,7 +87,7 @@ def explain_not_a_face(target_indices: tuple[int, ...], face: HullFace, scale: f
 
 
 def explain_face(target_indices: tuple[int, ...], margin: float) -> str:
-    """Explain that the target keys can share all of the attention weight."""
+    """Phrase the reason that the target keys can share all of the attention weight."""
     if len(target_indices) == 1:
         return (
             f"Key {target_indices[0]} is a vertex of the convex hull, at distance {margin:.4g} from the hull of the "
@@ -100,7 +100,7 @@ def explain_face(target_indices: tuple[int, ...], margin: float) -> str:
 
 
 def explain_not_log_linear(affine_dependence: PerKeyVector, target: PerKeyVector) -> str:
-    """Explain why the target's log-weights are not an affine function of the keys."""
+    """Phrase why the target's log-weights are not an affine function of the keys."""
     coefficients = affine_dependence / affine_dependence[int(np.argmax(np.abs(affine_dependence)))]
     nonzero = np.abs(coefficients) > ROUNDING_THRESHOLD
     log_sum = float(coefficients[nonzero] @ np.log(target[nonzero]))
@@ -113,7 +113,7 @@ def explain_not_log_linear(affine_dependence: PerKeyVector, target: PerKeyVector
 def describe_best_approximation(
     best_precision: float, is_attained: bool, precision: float, is_single_key: bool, residual: float = 0.0
 ) -> str:
-    """Describe the best approximation to an unreachable target."""
+    """Phrase the best approximation to an unreachable target."""
     quantity = "weight" if is_single_key else "precision"
     prefix = " Otherwise no" if residual > ROUNDING_THRESHOLD else " No"
     if is_attained:
@@ -128,7 +128,7 @@ def describe_best_approximation(
 
 
 def describe_best_replacement(best_precision: float, precision: float, *, is_attained: bool) -> str:
-    """Describe how close any replacement of a key comes to an unreachable target."""
+    """Phrase how close any replacement of a key comes to an unreachable target."""
     best = format_precision(best_precision)
     if is_attained:
         return f"No key does better than this one, with precision {best}."
@@ -136,7 +136,7 @@ def describe_best_replacement(best_precision: float, precision: float, *, is_att
 
 
 def describe_required_query_scale(query_scale: float | None, precision: float) -> str:
-    """Describe by which factor the query must be scaled so that replacing a key reaches the required precision."""
+    """Phrase by which factor the query must be scaled so that a replaced key reaches the required precision."""
     if query_scale is None:
         return f"No multiple of the query reaches {format_precision(precision)} either."
     if query_scale == 1.0:

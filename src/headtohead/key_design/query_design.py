@@ -210,7 +210,7 @@ def _solve_query(
 
 
 def _solve_on_face(normalized_keys: NormalizedKeys, face: HullFace, target: PerKeyVector) -> _FaceSolution:
-    """Solve for the best weights among the keys of the face (facts 1 and 3 above)."""
+    """Find the best attention weights of a query among the keys of the face (facts 1 and 3 above)."""
     face_indices = list(face.key_indices)
     face_target = target[face_indices]
     face_keys = normalized_keys.keys[face_indices]
@@ -317,7 +317,7 @@ def _explain_solution(
     precision: float,
     norm: float,
 ) -> str:
-    """Explain why the target is reached exactly, only in the limit, or not at all."""
+    """Explain why a designed query reaches the target exactly, only in the limit, or not at all."""
     target_indices = tuple(int(index) for index in np.flatnonzero(target > 0))
     if face.affine_dependence is not None:
         explanation = phrasing.explain_not_a_face(

@@ -15,7 +15,7 @@ from headtohead.key_design.convex_solvers import KeyMatrix, PerKeyVector, Vector
 
 
 def compute_precision(target: PerKeyVector, scores: PerKeyVector) -> float:
-    """Return the precision of attention scores: exp(-KL(target, softmax(scores))), which is 1 if the two are equal."""
+    """Return the precision of a solution, given its scores: exp(-KL(target, softmax(scores))), which is 1 if equal."""
     is_target_key = target > 0
     # Long queries have large scores; only their differences retain full precision.
     shifted_scores = scores - scores.max()

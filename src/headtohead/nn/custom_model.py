@@ -41,6 +41,7 @@ class CustomModel(nn.Module):
         *,
         base_folder: Path = Path("."),
     ) -> None:
+        """Import the network of a user's file and build it."""
         super().__init__()
         self.model_config, self.context, self.num_classes, self.vocab_size = (
             model_config,
@@ -171,8 +172,9 @@ def _construct_network(
 
 
 def _find_config_class(module_class: type, annotation: Any) -> type | None:
-    """Return the class of a network's configuration: the annotated one, or the one whose name contains that of the
-    network, such as `GPTConfig`. None if there is none.
+    """Return the configuration class of a custom network: the annotated one, or one named like the network.
+
+    The latter is a class such as `GPTConfig` for the network `GPT`. None if there is none.
     """
     module_names = vars(sys.modules[module_class.__module__])
     if isinstance(annotation, str):
@@ -186,7 +188,7 @@ def _find_config_class(module_class: type, annotation: Any) -> type | None:
 
 
 def _select_constructor_arguments(module_class: type, available_arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the available arguments that a constructor of users accepts, under the names that it uses."""
+    """Return the arguments, of those available, that the constructor of a custom network accepts."""
     parameters = inspect.signature(module_class).parameters
     arguments = {}
     for argument, value in available_arguments.items():

@@ -62,6 +62,7 @@ class FastPositions:
     """
 
     def __init__(self, model: TransformerModules, context_holder: ContextHolder) -> None:
+        """Collect the position parts of a model, by how they act on attention during fast decoding."""
         parts = model.position_parts
         self.parts = tuple(parts)
         additive_parts = [part for part in parts if type(part).add_positions is not Position.add_positions]
@@ -123,6 +124,7 @@ class FastAttention:
         layer_cache: LayerKVCache,
         context_holder: ContextHolder,
     ) -> None:
+        """Collect what a layer's attention needs to process one query per sequence."""
         self.layer_cache, self.pattern, self.context_holder = layer_cache, part.pattern, context_holder
         self.heads, self.head_dim = model.sizes.heads, model.sizes.head_dim
         self.scale, self.dtype = self.head_dim**-0.5, part.output.weight.dtype

@@ -76,6 +76,7 @@ class FastDecoder:
         layers: Sequence[_FastBlock],
         context_holder: ContextHolder,
     ) -> None:
+        """Prepare fast decoding with the current weights of a model."""
         self.model, self.cache, self.positions, self.layers, self.context_holder = (
             model,
             cache,
@@ -237,6 +238,7 @@ class _FastPreNormBlock(_FastBlock):
 
 class _FastPostNormBlock(_FastBlock):
     def __call__(self, x: TokenStates, step_context: DecodingStepContext) -> TokenStates:
+        """Run a post-norm layer for the new tokens of a fast decoding step."""
         x = self.attention(x, step_context, x)
         x = x if self.first_norm is None else self.first_norm(x)
         if self.feedforward is None:
@@ -247,6 +249,7 @@ class _FastPostNormBlock(_FastBlock):
 
 class _FastParallelBlock(_FastBlock):
     def __call__(self, x: TokenStates, step_context: DecodingStepContext) -> TokenStates:
+        """Run a layer with parallel attention and feed-forward for the new tokens of a fast decoding step."""
         normed_states = x if self.first_norm is None else self.first_norm(x)
         attention_output = self.attention(normed_states, step_context, x)
         if self.feedforward is None:
@@ -262,7 +265,7 @@ def _build_fast_block(
     feedforward: ResidualFunction | None,
     context_holder: ContextHolder,
 ) -> _FastBlock:
-    """Return a fast block with those norms of `part` that `norm_names` lists, such as `attention_norm`."""
+    """Return the block of a fast decoder with the norms of `part` that `norm_names` lists, such as `attention_norm`."""
     norms = dict(part.named_children())
     fast_norms = [build_norm(norms[name], context_holder) for name in norm_names if name in norms]
     return fast_class(attention, feedforward, *fast_norms)

@@ -214,7 +214,7 @@ def _build_mlp(part: feedforward.MLPFeedForward) -> ResidualFunction | None:
 
 
 def _build_activation(activation: nn.Module) -> TensorFunction:
-    """Return the activation as a function, in place where PyTorch allows it: nothing else reads the input."""
+    """Return the fast form of an activation, in place where PyTorch allows it: nothing else reads the input."""
     if type(activation) is nn.GELU:
         return partial(F.gelu, approximate=activation.approximate)
     in_place_functions: dict[type, TensorFunction] = {nn.ReLU: torch.relu_, nn.SiLU: partial(F.silu, inplace=True)}

@@ -35,7 +35,7 @@ class LayerKVCache:
         """Keys and values, with unused capacity at the end."""
 
     def reserve(self, num_new_tokens: int, reference: Float[Tensor, "batch heads new head_dim"]) -> Tensor:
-        """Return the buffer with capacity for more tokens. Capacity doubles, so that most steps copy nothing.
+        """Return a layer's cache with capacity for more tokens. Capacity doubles, so that most steps copy nothing.
 
         `reference` gives the shape, dtype and device of a new buffer.
         """
@@ -49,7 +49,7 @@ class LayerKVCache:
         return self.buffer
 
     def update(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Append keys and values; return all of them, (batch, heads, length, head_dim) each."""
+        """Append keys and values to a layer's cache; return all of them, (batch, heads, length, head_dim) each."""
         buffer, end = self.reserve(keys.shape[2], keys), self.length + keys.shape[2]
         buffer[0, :, :, self.length : end] = keys
         buffer[1, :, :, self.length : end] = values
@@ -94,7 +94,7 @@ class KVCache:
     def append_positions(
         self, position_ids: Int[Tensor, "*b query"], attention_mask: Bool[Tensor, "batch query"] | None
     ) -> tuple[Tensor, Tensor | None]:
-        """Store the position ids and padding of new tokens; return those of all tokens."""
+        """Store the position ids and padding of new tokens in the cache; return those of all tokens."""
         num_new_tokens, start = position_ids.shape[-1], self.length
         if attention_mask is None and self._attention_mask is None:
             self.length += num_new_tokens
@@ -108,7 +108,7 @@ class KVCache:
         return self._position_ids[:, : self.length], self._attention_mask[:, : self.length]
 
     def _reserve_positions(self, batch_size: int, num_new_tokens: int, device: torch.device) -> None:
-        """Allocate position ids and padding mask for more tokens, doubling the capacity when it is exhausted."""
+        """Allocate position ids and padding mask of the cache for more tokens, doubling the capacity if exhausted."""
         length, old_ids, old_mask = self.length, self._position_ids, self._attention_mask
         if old_ids is not None and length + num_new_tokens <= old_ids.shape[1]:
             return
@@ -120,7 +120,7 @@ class KVCache:
             self._attention_mask[:, :length] = old_mask[:, :length]
 
     def select_rows(self, sequence_indices: Int[Tensor, " selected"]) -> None:
-        """Keep these sequences of the batch, in this order. Indices may repeat, as in beam search."""
+        """Keep these sequences of the batch in the cache, in this order. Indices may repeat, as in beam search."""
         for layer_cache in self.layer_caches:
             layer_cache.select_rows(sequence_indices)
         self.states = {key: state[sequence_indices] for key, state in self.states.items()}

@@ -25,6 +25,7 @@ class LayerBuilder:
     """
 
     def __init__(self, model_config: TransformerConfig, sizes: ModelSizes) -> None:
+        """Build the position parts of all layers, which share equal ones."""
         self.model_config, self.sizes = model_config, sizes
         self.position_sizes = replace(sizes, width=model_config.embedding_width or sizes.width)
         self._positions: dict[tuple[ComponentConfig, int], Position] = {}
@@ -79,6 +80,7 @@ class LayerBuilder:
         return norm
 
     def _build_attention(self, sizes: ModelSizes) -> Attention:
+        """Build the attention of a layer with its projection, pattern and merges."""
         assert sizes.layer_index is not None
         projection, *projection_steps = self._build_parts(
             "projection", sizes, lambda first: replace(sizes, key_heads=first.key_heads)
@@ -94,6 +96,7 @@ class LayerBuilder:
         return attention
 
     def _build_part(self, slot: LayerSlot, sizes: ModelSizes, *arguments: Any) -> Any:
+        """Build the part that a layer has in a slot."""
         assert sizes.layer_index is not None
         (part_config,) = self.model_config.get_layer_parts(slot, sizes.layer_index)
         return registry.build_part(
@@ -103,6 +106,7 @@ class LayerBuilder:
     def _build_parts(
         self, slot: LayerSlot, sizes: ModelSizes, get_step_sizes: Callable[[Any], ModelSizes] | None = None
     ) -> list[Any]:
+        """Build the list of parts that a layer has in a slot."""
         assert sizes.layer_index is not None
         part_configs = self.model_config.get_layer_parts(slot, sizes.layer_index)
         module_name = f"layers.{sizes.layer_index}.{slot}"

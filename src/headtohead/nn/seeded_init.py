@@ -24,6 +24,7 @@ class WriteRecorder(EagerDispatchMode):
         self._storages: list[torch.UntypedStorage] = []  # kept alive, because addresses are the keys
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation and record which tensors it writes, while parameters are initialized."""
         if function._schema.is_mutable and args and isinstance(args[0], Tensor):
             self._storages.append(args[0].untyped_storage())
             scalar_arguments = [argument for argument in args[1:] if not isinstance(argument, Tensor)]
@@ -88,7 +89,7 @@ def _is_torch_layer(module: nn.Module) -> bool:
 
 
 def _is_set_by_part(parameter: nn.Parameter, constructor_writes: WriteRecorder, reset_writes: WriteRecorder) -> bool:
-    """Return whether the constructor of a part gave a layer's parameter different values than the layer itself."""
+    """Return whether the constructor of a part initialized a layer's parameter differently from the layer itself."""
     constructor_ops, reset_ops = constructor_writes.get_writes(parameter), reset_writes.get_writes(parameter)
     # Layers initialize themselves when they are built, so a parameter without a recorded write was replaced later.
     is_as_built = any(constructor_ops[-n:] == reset_ops[:n] for n in range(1, len(reset_ops) + 1))
@@ -117,7 +118,7 @@ def find_layer_roles(model: nn.Module) -> dict[str, LayerRole]:
 
 
 def _find_last_linear(model: nn.Module, top_level_name: str) -> str:
-    """Return the name of the last linear layer in a head of the model, the layer with the role `output`."""
+    """Return the name of the last linear layer in a head of the model, which is initialized in the role `output`."""
     linear_names: list[str] = [
         name
         for name, module in model.named_modules()

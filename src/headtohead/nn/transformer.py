@@ -49,6 +49,7 @@ class Transformer(nn.Module):
         *,
         is_causal: bool | None = None,
     ) -> None:
+        """Build the layers and all other parts that a configuration names."""
         super().__init__()
         self.model_config = model_config
         self.context, self.num_classes = model_config.context, num_classes

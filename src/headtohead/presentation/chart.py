@@ -124,7 +124,7 @@ def build_score_axis_labels(metric: str) -> str:
 
 
 def choose_log_ticks(low: float, high: float) -> list[float]:
-    """Return at most `MAX_TICKS` round numbers for a logarithmic axis from `low` to `high`."""
+    """Return at most `MAX_TICKS` round numbers for a chart's logarithmic axis from `low` to `high`."""
     for digits in LOG_TICK_DIGITS:
         ticks = [digit * 10.0**power for power in range(-1, 12) for digit in digits]
         ticks = [tick for tick in ticks if 0.95 * low <= tick <= 1.05 * high]

@@ -75,7 +75,7 @@ class ChartRenderer:
 
 
 def _describe_memory_limit() -> str:
-    """Return a hint if the address space of this process is limited, since that makes the child fail."""
+    """Return a hint if this process limits the address space of the chart renderer, since that makes it fail."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit == resource.RLIM_INFINITY:
         return ""

@@ -195,3 +195,9 @@ def format_setting(value: Any) -> str:
     if isinstance(value, list | tuple):
         return format_setting(value[0]) if len(value) == 1 else f"[{', '.join(map(format_setting, value))}]"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def format_score_with_interval(metric: str, value: Any, interval: Any) -> str:
+    """Format a score in the unit of its metric, followed by its interval in parentheses, if it has one."""
+    interval_suffix = f" ({format_score_interval(metric, interval)})" if interval else ""
+    return format_score(metric, value) + interval_suffix

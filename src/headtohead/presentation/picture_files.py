@@ -12,7 +12,7 @@ PICTURE_SUFFIXES = (".html", ".svg", ".pdf", ".png")
 
 
 def check_picture_path(path: Path) -> None:
-    """Raise RequestError if the extension is not supported or the path is a folder."""
+    """Raise RequestError if the extension of a picture file is not supported or the path is a folder."""
     suffix = path.suffix.lower()
     if suffix not in PICTURE_SUFFIXES:
         hint = format_suggestion(suffix, PICTURE_SUFFIXES)

@@ -88,7 +88,7 @@ def assign_variant_styles(variant_names: list[str]) -> tuple[list[str], list[str
 
 
 def build_vega_config(background: str) -> dict[str, Any]:
-    """Return the Vega-Lite config shared by all charts: fonts, colors and spacing."""
+    """Return the style of all charts as Vega-Lite config: fonts, colors and spacing."""
     text_style = {
         "labelFont": FONT_FAMILY,
         "titleFont": FONT_FAMILY,

@@ -81,6 +81,6 @@ def make_numeric_columns(
     is_optional: bool = False,
     **titles: str,
 ) -> list[Column]:
-    """Return right-aligned columns, named as in `make_text_columns`; `format` converts their values to text."""
+    """Return right-aligned columns of a table, named as in `make_text_columns`; `format` converts values to text."""
     columns = make_text_columns(*names, **titles)
     return [replace(column, is_numeric=True, is_optional=is_optional, format=format) for column in columns]

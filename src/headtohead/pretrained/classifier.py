@@ -59,6 +59,7 @@ class EncoderClassifier(nn.Module):
     """A pretrained encoder that maps token ids to class logits."""
 
     def __init__(self, inner: nn.Module, model_config: PretrainedModelConfig, num_classes: int, name: str) -> None:
+        """Attach a classification head to a pretrained encoder, or use the head that it has."""
         super().__init__()
         self.inner: Any = inner
         self.model_config = model_config
@@ -180,7 +181,7 @@ class EncoderClassifier(nn.Module):
 def _pool_hidden_states(
     hidden_states: Tensor, attention_mask: Tensor | None, pool: str
 ) -> Float[Tensor, "batch width"]:
-    """Return the first hidden state of each sequence, or the mean over its tokens without padding, (batch, width)."""
+    """Return the vectors that a pretrained classifier's head receives: first hidden states, or means over tokens."""
     if pool == "first":
         return hidden_states[:, 0]
     if attention_mask is None:
@@ -262,7 +263,7 @@ def save_classifier(
 
 
 def _select_encoder_class(transformers: Any, model_config: PretrainedModelConfig, weights: PretrainedWeights) -> Any:
-    """Return the transformers class for `weights`; raise ModelError unless they are those of an encoder."""
+    """Return the transformers class of a classifier's encoder; raise ModelError if the weights are of a decoder."""
     config = weights.config
     if weights.gguf_file:
         raise ModelError(
@@ -327,7 +328,7 @@ def _list_encoder_parameters(inner: Any) -> set[str]:
 def _build_pooler_arguments(
     transformers: Any, model_config: PretrainedModelConfig, weights: PretrainedWeights
 ) -> dict[str, Any]:
-    """Return the arguments that omit the encoder's pooler, which our own head does not use."""
+    """Return the arguments that omit the encoder's pooler, which the classifier's own head does not use."""
     model_class = transformers.MODEL_MAPPING[transformers.CONFIG_MAPPING[weights.config["model_type"]]]
     has_option = "add_pooling_layer" in inspect.signature(model_class.__init__).parameters
     return {"add_pooling_layer": False} if has_option and model_config.pool != "own" else {}
@@ -335,7 +336,7 @@ def _build_pooler_arguments(
 
 @torch.no_grad()
 def _initialize_new_head(classifier: EncoderClassifier, seed: int) -> None:
-    """Initialize the new head of a pretrained encoder, each parameter from (seed, name)."""
+    """Initialize the new head of a classifier, each parameter from (seed, name)."""
     init_std = getattr(classifier.inner.config, "initializer_range", DEFAULT_INITIALIZER_RANGE)
     for name, parameter in classifier.named_parameters():
         if name not in classifier.new_parameter_names:
@@ -348,7 +349,7 @@ def _initialize_new_head(classifier: EncoderClassifier, seed: int) -> None:
 
 
 def _check_num_labels(weights: PretrainedWeights, num_classes: int) -> None:
-    """Raise ModelError if an existing head has a different number of classes than the data."""
+    """Raise ModelError if a pretrained classifier's head has a different number of classes than the data."""
     num_labels = len(weights.config.get("id2label") or {}) or 2
     if num_labels == num_classes:
         return
@@ -366,7 +367,7 @@ def _check_max_length(model: EncoderClassifier) -> None:
 
 
 def get_max_positions(encoder: nn.Module) -> int | None:
-    """Return the number of positions in an encoder's position embeddings; None if it has none."""
+    """Return the number of positions in the position embeddings of a classifier's encoder; None if it has none."""
     for name, module in encoder.named_modules():
         if isinstance(module, nn.Embedding) and name.endswith("position_embeddings"):
             # RoBERTa reserves the first positions for padding.

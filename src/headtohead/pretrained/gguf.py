@@ -116,7 +116,7 @@ def _read_string(file: BinaryIO) -> str:
 
 
 def _skip_bytes(file: BinaryIO, num_bytes: int) -> None:
-    """Skip bytes and check that they exist, because later readers trust the header."""
+    """Skip bytes of a GGUF header and check that they exist, because later readers trust the header."""
     if num_bytes:
         file.seek(num_bytes - 1, 1)
         if not file.read(1):

@@ -36,6 +36,7 @@ class PretrainedCache:
     """A transformers DynamicCache, with the padding mask of the cached tokens."""
 
     def __init__(self, config: Any) -> None:
+        """Create an empty cache of transformers for this configuration."""
         from transformers import DynamicCache
 
         self.inner: Any = DynamicCache(config=config)
@@ -75,6 +76,7 @@ class PretrainedModel(nn.Module):
     An encoder has no output layer: its logits are its last hidden state."""
 
     def __init__(self, inner: nn.Module, name: str = "") -> None:
+        """Wrap a loaded transformers model."""
         super().__init__()
         self.inner: Any = inner
         self.name = name or type(inner).__name__
@@ -144,7 +146,7 @@ class PretrainedModel(nn.Module):
         cache: PretrainedCache | None,
         forward_arguments: dict[str, Any],
     ) -> Any:
-        """Call the transformers model with the mask, position ids and cache that its signature accepts."""
+        """Call the loaded transformers model with the mask, position ids and cache that its signature accepts."""
         batch, length = input_ids.shape
         if cache is not None and self.target is Target.NONE:
             raise ModelError(f"{self.name}: encoders have no cache")
@@ -228,7 +230,7 @@ def load_pretrained(source: str | Path) -> LoadedPretrained:
 
 
 def import_transformers(purpose: str) -> Any:
-    """Return the transformers module; raise MissingExtraError, which states the purpose, if it is not installed."""
+    """Import transformers to load a model; raise MissingExtraError, which states the purpose, if it is missing."""
     try:
         import transformers
     except ImportError as error:
@@ -237,7 +239,7 @@ def import_transformers(purpose: str) -> Any:
 
 
 def import_transformers_for(weights: PretrainedWeights) -> Any:
-    """Return the transformers module; raise MissingExtraError if a package required by `weights` is missing."""
+    """Import transformers to load these weights; raise MissingExtraError if a package that they need is missing."""
     purpose = f"loading {weights.name}"
     transformers = import_transformers(purpose)
     if weights.gguf_file:
@@ -250,7 +252,7 @@ def import_transformers_for(weights: PretrainedWeights) -> Any:
 
 
 def _select_model_class(transformers: Any, weights: PretrainedWeights) -> Any:
-    """Return the transformers class for `weights`: a causal language model, or an encoder without a head."""
+    """Return the transformers class to load `weights` with: a causal language model, or an encoder without a head."""
     if weights.gguf_file:
         return transformers.AutoModelForCausalLM
     config = weights.config
@@ -261,7 +263,7 @@ def _select_model_class(transformers: Any, weights: PretrainedWeights) -> Any:
 
 
 def check_model_type(transformers: Any, weights: PretrainedWeights) -> None:
-    """Raise ModelError if the installed version of transformers does not support the architecture."""
+    """Raise ModelError before loading if the installed version of transformers does not support the architecture."""
     model_type = weights.config.get("model_type")
     if model_type not in transformers.CONFIG_MAPPING:
         raise ModelError(
@@ -270,7 +272,7 @@ def check_model_type(transformers: Any, weights: PretrainedWeights) -> None:
 
 
 def is_causal_lm_config(config: dict[str, Any]) -> bool:
-    """Return whether the config.json of a checkpoint describes a decoder."""
+    """Return whether the config.json of a checkpoint describes a decoder, before it is loaded."""
     architectures: list[str] = config.get("architectures") or [""]
     return bool(config.get("is_decoder")) or any(
         name.endswith(("ForCausalLM", "LMHeadModel")) for name in architectures
@@ -326,8 +328,9 @@ MAX_EXTRA_PARAMETERS = 2**24
 
 
 def _check_config_size(model_class: Any, weights: PretrainedWeights) -> None:
-    """Raise ModelError if the configuration describes a far larger model than the file: the remaining tensors
-    would be allocated and initialized at random.
+    """Raise ModelError before loading if the configuration describes a far larger model than the file.
+
+    The remaining tensors would be allocated and initialized at random.
     """
     from transformers import AutoConfig
 
@@ -348,7 +351,7 @@ def _check_config_size(model_class: Any, weights: PretrainedWeights) -> None:
 
 @contextmanager
 def silence_transformers(transformers: Any) -> Iterator[None]:
-    """Disable transformers' progress bars, log messages and warnings."""
+    """Disable transformers' progress bars, log messages and warnings while a model is loaded."""
     from transformers import modeling_gguf_pytorch_utils as gguf_utils
 
     logging = transformers.utils.logging

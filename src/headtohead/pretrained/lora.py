@@ -19,6 +19,7 @@ class LoRALinear(nn.Module):
     """A frozen linear layer with two trainable low-rank matrices."""
 
     def __init__(self, linear: nn.Linear, rank: int, alpha: float) -> None:
+        """Create the low-rank matrices A and B beside a frozen linear layer."""
         super().__init__()
         self.weight, self.bias = linear.weight, linear.bias
         self.lora_a = nn.Parameter(linear.weight.new_empty(rank, linear.in_features))
@@ -35,7 +36,7 @@ class LoRALinear(nn.Module):
 
     @torch.no_grad()
     def merge_weights(self) -> nn.Linear:
-        """Return an equivalent nn.Linear, whose weight includes the low-rank product."""
+        """Return an nn.Linear without LoRA, whose weight includes the low-rank product."""
         linear = nn.Linear(self.weight.shape[1], self.weight.shape[0], self.bias is not None, device="meta")
         linear.weight = nn.Parameter(self.weight + self.scaling * self.lora_b @ self.lora_a)
         linear.bias = self.bias

@@ -35,6 +35,7 @@ class StudentModel(PretrainedModel):
     """
 
     def __init__(self, inner: nn.Module, name: str = "", context: int | None = None) -> None:
+        """Wrap a pretrained decoder as a student with this context length."""
         super().__init__(inner, name)
         if not self.target.is_causal:
             raise ModelError(f"{self.name}: a student must be a decoder, got an encoder")

@@ -20,6 +20,7 @@ class PretrainedTokenizer:
     """Encodes and decodes text with a transformers tokenizer."""
 
     def __init__(self, backend: Any, name: str = "", extra_eos_ids: Sequence[int] = ()) -> None:
+        """Wrap the tokenizer of a pretrained model and collect its special tokens."""
         self.backend = backend
         self.name = name
         self.kind = "pretrained"

@@ -124,7 +124,7 @@ def _build_pickle_error(location: Path, file_name: str) -> ModelError:
 
 
 def _list_shards(folder: Path) -> list[Path]:
-    """Return a folder's safetensors files: a single file, or the shards listed in its index."""
+    """Return the safetensors files of pretrained weights: a single file, or the shards listed in its index."""
     index = folder / "model.safetensors.index.json"
     if not index.is_file():
         return [file] if (file := folder / "model.safetensors").is_file() else []
@@ -142,7 +142,7 @@ def _list_shards(folder: Path) -> list[Path]:
 
 
 def count_safetensors_parameters(path: Path) -> int:
-    """Return the number of parameters in a safetensors file, from its header."""
+    """Return the number of pretrained weights in a safetensors file, from its header."""
     file_bytes = path.stat().st_size
     with safe_open.open_file(path, safe_open.MAX_WEIGHTS_BYTES, follow_link=True) as file:
         header_bytes = int.from_bytes(file.read(8), "little")
@@ -162,7 +162,10 @@ def count_safetensors_parameters(path: Path) -> int:
 
 
 def _parse_tensor_extents(header: Any) -> list[tuple[int, int]]:
-    """Return (number of elements, end offset) of each tensor. Raises ValueError for invalid entries."""
+    """Return (elements, end offset) of each tensor in the safetensors header of pretrained weights.
+
+    Raise ValueError for invalid entries.
+    """
     extents = []
     for name, tensor in header.items():
         if name != "__metadata__":
@@ -187,7 +190,7 @@ def _read_weights_json(path: Path) -> dict[str, Any]:
 
 
 def _check_config_field_types(path: Path, config: dict[str, Any]) -> None:
-    """Raise ModelError if fields of config.json that are read before the weights have the wrong type."""
+    """Raise ModelError if fields of config.json that are read before pretrained weights have a wrong type."""
     architectures = config.get("architectures") or []
     if not isinstance(config.get("model_type", ""), str):
         raise ModelError(f"{path}: model_type must be a string, got {config['model_type']!r}")
@@ -227,7 +230,7 @@ def _list_package_files(package_name: str) -> Iterable[Path]:
 
 
 def _download_snapshot(repo_id: str) -> Path:
-    """Return the local folder of a hub model, downloading it if necessary."""
+    """Return the local folder of pretrained weights on the hub, downloading them if necessary."""
     repository, _, revision = repo_id.partition("@")
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", repository):
         raise ModelError(f"{repo_id}: hub models are written hub:owner/name or hub:owner/name@revision")

@@ -1,1 +1,1 @@
-"""Compare our results with published scores and claims. `claims_table` and `published_table` show them in a report."""
+"""Compare our results with published scores and claims. `tables` shows them in a report."""

@@ -120,7 +120,7 @@ def _list_split_totals(
 def _stack_totals(
     runs_by_seed: Mapping[int, Run], read_totals: Callable[[Run], list[tuple[float, float]]]
 ) -> Scores | None:
-    """Return the totals of each seed, summed over splits, as scores with a single example; None without runs."""
+    """Return the totals that a claim is judged by, summed over splits per seed, as scores with a single example."""
     totals_by_seed = {seed: totals for seed, run in runs_by_seed.items() if (totals := read_totals(run))}
     if not totals_by_seed:
         return None

@@ -86,7 +86,7 @@ def _shorten_block(block: Block) -> Block:
 
 
 def _truncate_table(table: Table) -> Table:
-    """Return the first rows of a table, with a caption that says so if rows are omitted."""
+    """Return the first rows of a table for a short document, with a caption that says so if rows are omitted."""
     if len(table.rows) <= MAX_SHORT_TABLE_ROWS:
         return table
     caption = f"{table.caption} The first {MAX_SHORT_TABLE_ROWS} of {len(table.rows)} rows.".strip()

@@ -34,7 +34,7 @@ def write_report(
     is_full: bool = False,
     text_file: Path | None = None,
 ) -> list[Path]:
-    """Write the report for an experiment folder and return the paths of the files.
+    """Export the report of an experiment folder in several formats and return the paths of the files.
 
     Args:
         experiment_folder: Folder of the experiment.

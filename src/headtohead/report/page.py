@@ -42,7 +42,7 @@ def render_fragment(
 
 
 def _build_template_variables(context: ReportContext) -> dict[str, Any]:
-    """Return the variables of the HTML template: question, lead paragraph, warnings, sections and data."""
+    """Return the variables of the report page's template: question, lead, warnings, sections and data."""
     findings = context.findings
     return {
         "data": Markup(html.encode_script_json(findings.to_json())),

@@ -136,7 +136,7 @@ def print_time_fit(experiment: Experiment, plan: Any, fit: Any, command: str) ->
 
 
 def _print_detectable_effects(metric: str, detectable: Sequence[Any]) -> None:
-    """Print the smallest effect that each number of seeds can detect."""
+    """Print for `h2h plan` the smallest effect that each number of seeds can detect."""
     if not detectable:
         return
     columns = make_text_columns("variant")

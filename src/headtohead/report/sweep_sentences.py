@@ -78,7 +78,7 @@ def describe_trend(trend: Trend, metric: str) -> str:
 
 
 def _describe_trend_direction(trend: Trend, gain: str) -> str:
-    """Return a clause on the direction of the trend, such as "the advantage shrinks"."""
+    """Return a clause on the direction of a trend along an axis of a sweep, such as "the advantage shrinks"."""
     subject = f"the {gain}" if gain else "the effect"
     if trend.levels and _is_sign_reversed(trend.levels[0], trend.levels[-1]):
         return f"{subject} is reversed"
@@ -91,7 +91,7 @@ def _describe_trend_direction(trend: Trend, gain: str) -> str:
 
 
 def _is_sign_reversed(first: TrendLevel, last: TrendLevel) -> bool:
-    """Return whether the effect is clear at the first and the last level and has opposite signs."""
+    """Return whether an effect is clear at both ends of a sweep's axis and has opposite signs."""
     is_clear = all(
         math.isfinite(bound) and level.interval[0] * level.interval[1] > 0
         for level in (first, last)

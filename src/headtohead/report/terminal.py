@@ -19,7 +19,7 @@ from headtohead.presentation.renderers.terminal import (
 )
 from headtohead.replication.terminal import print_claims
 from headtohead.report.sweep_sentences import describe_sweep
-from headtohead.search.tuning_sentences import describe_tuning
+from headtohead.search.phrasing import describe_tuning
 from headtohead.verdict.record import Verdict
 
 
@@ -36,7 +36,7 @@ def print_experiment_outcome(outcome: Any, report_path: str | None, command: Seq
 
 
 def _print_experiment_findings(findings: Findings, experiment: Experiment, command: Sequence[str]) -> None:
-    """Print the question, warnings, verdicts, scores, claims and a summary of the audits."""
+    """Print in the terminal the question, warnings, verdicts, scores, claims and a summary of the audits."""
     from headtohead.report.sections.scores import build_scores_table  # imports altair, which is slow
 
     console = get_stdout_console()
@@ -62,7 +62,7 @@ def _print_experiment_findings(findings: Findings, experiment: Experiment, comma
 
 
 def _print_sweep_findings(findings: Findings) -> None:
-    """Print the summary of a sweep for each variant, and the verdicts of its cells."""
+    """Print in the terminal the summary of a sweep for each variant, and the verdicts of its cells."""
     from headtohead.report.sections.sweep import build_sweep_cells_table  # imports altair, which is slow
 
     assert findings.sweep is not None
@@ -100,7 +100,7 @@ def print_script_comparison(findings: Findings, report_path: str, command: Seque
 
 
 def _print_script_failures(failures: Sequence[FailureRecord]) -> None:
-    """Print the first failure of each training script, and the seeds of its other ones."""
+    """Print in the terminal the first failure of each training script, and the seeds of its other ones."""
     failures_by_variant: dict[str, list[FailureRecord]] = {}
     for failure in failures:
         failures_by_variant.setdefault(failure.variant, []).append(failure)
@@ -120,7 +120,7 @@ def print_warnings(warnings: Sequence[ResultWarning]) -> None:
 
 
 def print_verdicts(verdicts: Sequence[Verdict]) -> None:
-    """Print each verdict's outcome and summary."""
+    """Print each verdict's outcome and summary in the terminal."""
     for verdict in verdicts:
         color = VERDICT_TERMINAL_COLORS.get(verdict.outcome, "cyan")
         print_indented(f"[bold {color}]{escape(verdict.variant)}: {verdict.outcome}[/]")
@@ -135,7 +135,7 @@ def _print_command_with_more_seeds(verdicts: Sequence[Verdict], command: Sequenc
 
 
 def print_audit_summary(findings: Findings) -> None:
-    """Print how many audits passed, details of those that withhold a verdict, and the names of other failures.
+    """Print in the terminal how many audits passed, and details of those that withhold a verdict.
 
     Audits of the data and of the models are counted separately, as in the report.
     """

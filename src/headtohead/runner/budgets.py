@@ -182,7 +182,7 @@ class _BudgetResolver:
 
 
 def _get_step_cost(name: str, cost: StepCost, unit: str) -> float:
-    """Return the tokens or FLOPs per step of a variant; raise RequestError if its FLOPs cannot be counted."""
+    """Return the tokens or FLOPs per step from which a budget is resolved; raise RequestError if not countable."""
     cost_per_step = cost.tokens if unit == "tokens" else cost.flops
     if cost_per_step is None:
         raise RequestError(f"{name}: the FLOPs of its model cannot be counted; use steps, tokens or minutes instead")
@@ -190,7 +190,7 @@ def _get_step_cost(name: str, cost: StepCost, unit: str) -> float:
 
 
 def _add_resized_settings(experiment: Experiment, name: str, settings: Mapping[str, Any]) -> Experiment:
-    """Return the experiment with model sizes, solved for equal parameters, added to a variant's changes.
+    """Return the experiment with model sizes, solved for an equal parameter budget, in a variant's changes.
 
     Parts keep their other options.
     """
@@ -203,7 +203,7 @@ def _add_resized_settings(experiment: Experiment, name: str, settings: Mapping[s
 
 
 def _solve_size_for_parameters(experiment: Experiment, name: str, num_parameters: int) -> dict[str, int]:
-    """Return the hidden size or width that gives a variant as many parameters as the baseline, within 1 %.
+    """Return the size that gives a variant as many parameters as the baseline, within 1 % (`equal = "parameters"`).
 
     Empty if the variant already has as many.
 
@@ -238,7 +238,7 @@ def _solve_size_for_parameters(experiment: Experiment, name: str, num_parameters
 
 
 def _list_resizable_settings(experiment: Experiment, name: str) -> list[tuple[str, int]]:
-    """Return the sizes that may be solved for equal parameters, each with the step between valid values.
+    """Return the sizes that may be solved for equal parameter budgets, each with the step between valid values.
 
     Sizes that the variant sets itself are excluded.
     """
@@ -258,7 +258,7 @@ def _list_resizable_settings(experiment: Experiment, name: str) -> list[tuple[st
 
 
 def _find_nearest_size(count_parameters: Callable[[int], int], num_parameters: int, size_step: int) -> int | None:
-    """Return the multiple of `size_step` whose parameter count is nearest to `num_parameters`, by bisection.
+    """Return the size whose parameter count is nearest to the budget `num_parameters`, by bisection.
 
     The parameter count must increase with the size. Return None if the model does not have this setting.
     """

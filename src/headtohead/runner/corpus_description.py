@@ -86,7 +86,7 @@ def compute_corpus_digests(experiment: Experiment) -> dict[str, str]:
 def _audit_data(
     experiment: Experiment, trial: Trial, dataset: Dataset
 ) -> tuple[list[CheckResult], dict[str, list[int]], dict[str, list[int]]]:
-    """Return the data audits of a trial and, for each test split, its unseen rows and its groups of repeated rows."""
+    """Return what corpus.json says about a trial's data: audits, unseen rows and groups of repeated rows per split."""
     corpus = dataset.corpus
     test_splits = [split.name for split in corpus.get_test_splits()]
     # Rows can only be excluded or grouped if each example is a row, not a block of a stream.
@@ -144,7 +144,7 @@ def _report_test_split_from_train(corpus: Corpus) -> list[CheckResult]:
 
 
 def _audit_labels(trial: Trial, dataset: Dataset) -> tuple[dict[str, dict[str, float]], CheckResult]:
-    """Return the accuracy of count-based classifiers as {method: {split: accuracy}}, and the label-leak check.
+    """Return what corpus.json says about labels: accuracies of count-based classifiers, and the label-leak check.
 
     The classifiers count tokens, or words if a pretrained model uses subwords.
     """
@@ -186,6 +186,6 @@ def _count_lines_by_label(trial: Trial, unlabeled_corpus: Corpus) -> dict[str, d
 def _count_rows_by_label(
     rows: Sequence[str], label_by_text: Mapping[str, int], label_names: Sequence[str]
 ) -> dict[str, int]:
-    """Return the number of rows per label; rows whose label is unknown are counted as "not traced"."""
+    """Return the number of a split's lines per label for corpus.json; unknown labels count as "not traced"."""
     counts = Counter(label_by_text.get(normalize_text(row)) for row in rows)
     return {**{name: counts[index] for index, name in enumerate(label_names)}, "not traced": counts[None]}

@@ -86,7 +86,7 @@ def estimate_detectable_effects(experiment: Experiment, pilot: Path | None, fold
 
 
 def _open_pilot_runs(experiment: Experiment, pilot: Path | None, folder: Path) -> ExperimentRuns | None:
-    """Return the runs of the pilot, or those of the same experiment in `folder`, or None."""
+    """Return the runs of the pilot from which detectable effects are estimated, or those in `folder`, or None."""
     if pilot is not None:
         runs = open_experiment_runs(pilot)
         metric, pilot_metric = experiment.primary.metric, runs.experiment.primary.metric
@@ -100,7 +100,7 @@ def _open_pilot_runs(experiment: Experiment, pilot: Path | None, folder: Path) -
 
 
 def _estimate_pilot_noise(runs: ExperimentRuns, variants: Collection[str]) -> dict[str, VarianceComponents]:
-    """Return the noise of the paired difference from the baseline, for variants with at least three pairs of runs."""
+    """Return the noise that limits detectable effects: of paired differences, for variants with three pairs of runs."""
     evaluation_set = select_evaluation_sets(runs.experiment, runs.corpus)[0]
     metric, baseline = runs.experiment.primary.metric, runs.finished(BASELINE)
     noise = {}
@@ -121,7 +121,7 @@ def _estimate_pilot_noise(runs: ExperimentRuns, variants: Collection[str]) -> di
 
 
 def _estimate_recipe_noise(experiment: Experiment) -> tuple[VarianceComponents, str] | None:
-    """Return the between-seed noise measured in complete recipe runs, and its description.
+    """Return the between-seed noise of complete recipe runs, from which detectable effects follow, and its description.
 
     Return None if no recipe has this metric.
     """

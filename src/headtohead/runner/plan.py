@@ -200,7 +200,7 @@ class _TrialTimer:
     """seconds and start.json of the trials timed so far, by a digest of the settings"""
 
     def time_trial(self, trial: Trial) -> tuple[float, StartFile]:
-        """Return the estimated duration of a trial in seconds, and its start.json, which holds the model sizes."""
+        """Return the planned duration of a trial in seconds, and its start.json, which holds the model sizes."""
         optimizer = trial.training.optimizer.model_copy(update={"options": {}})
         training = trial.training.model_copy(update={"optimizer": optimizer})
         key = compute_json_checksum(
@@ -236,7 +236,7 @@ def _plan_tuning(experiment: Experiment, variants: Sequence[VariantPlan]) -> Sea
 
 
 def _estimate_preparation_seconds(experiment: Experiment, num_workers: int) -> float:
-    """Return the seconds that precede the first trial: pre-training, and training and running the teacher."""
+    """Return the planned seconds before the first trial: pre-training, and training and running the teacher."""
     trials = [trial_settings.build_trial(experiment, variant, 0) for variant in experiment.names]
     models = [trial.model for trial in trials]
     # Trials that train the models which other trials start from or learn from
@@ -258,7 +258,7 @@ def _estimate_preparation_seconds(experiment: Experiment, num_workers: int) -> f
 
 
 def _estimate_summary_seconds(trial: Trial) -> float:
-    """Return the seconds that one worker needs to generate a teacher's summaries of the training and test documents."""
+    """Return the planned seconds in which one worker generates a teacher's summaries of the documents."""
     dataset = prepare_dataset(trial.data, trial.task)
     assert trial.teacher is not None and dataset.documents is not None
     teacher = open_teacher(trial, dataset, run_trial)

@@ -24,7 +24,7 @@ from headtohead.trials.trial import build_training
 
 
 def check_runnable(experiment: Experiment) -> dict[str, ModelCost]:
-    """Build every variant's corpus, tokenizer and model; return the size and cost of each model.
+    """Check before a run that every variant's corpus, tokenizer and model can be built; return the cost of each model.
 
     Raises:
         RequestError: If a variant cannot be trained or cannot be compared with its baseline.
@@ -63,7 +63,7 @@ def check_runnable(experiment: Experiment) -> dict[str, ModelCost]:
 
 
 def check_disk_space(experiment: Experiment, folder: Path, num_workers: int, weights_bytes: int) -> None:
-    """Raise DiskFullError if the runs do not fit on the disk.
+    """Check before a run that it fits on the disk; raise DiskFullError if not.
 
     Every trial stores `weights_bytes` of weights. A running trial also stores two checkpoints, each three times as
     large.
@@ -80,7 +80,7 @@ def check_disk_space(experiment: Experiment, folder: Path, num_workers: int, wei
 
 
 def check_scored_text(experiment: Experiment) -> None:
-    """Raise RequestError if a variant is scored on different text than the variants it is compared with."""
+    """Check before a run that variants are scored on the same text as those they are compared with."""
     trials = {name: build_trial(experiment, name, 0) for name in experiment.names}
     corpus = prepare_dataset(trials[BASELINE].data, experiment.task).corpus
     split = experiment.primary.split
@@ -97,7 +97,7 @@ def check_scored_text(experiment: Experiment) -> None:
 
 
 def _explain_different_text(reference: Trial, variant: Trial, splits: list[str]) -> str:
-    """Return why the scores of two trials refer to different text, or an empty string if they do not."""
+    """Return why two trials would be scored on different text, or an empty string if they would not."""
     if reference.data == variant.data and reference.model.context == variant.model.context:
         return ""
     by_example = variant.spec.target.is_class_label
@@ -108,7 +108,7 @@ def _explain_different_text(reference: Trial, variant: Trial, splits: list[str])
 
 
 def _describe_scored_columns(trial: Trial) -> ScoreColumns:
-    """Return the columns of scores.safetensors that identify the scored text and do not depend on the model."""
+    """Return the columns of scores.safetensors that a trial will have, before it runs: those of the scored text."""
     dataset = prepare_dataset(trial.data, trial.task)
     scored_splits = describe_scored_splits(trial, dataset, dataset.corpus.splits)
     return {

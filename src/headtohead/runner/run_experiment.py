@@ -15,7 +15,7 @@ from headtohead.child_process import ChildProcess
 from headtohead.config import experiment
 from headtohead.config.experiment import BASELINE
 from headtohead.config.trial_settings import build_trial
-from headtohead.execution.backends import build_worker_pool
+from headtohead.execution.backends import build_backend_pool
 from headtohead.execution.local_worker import prestart_local_workers
 from headtohead.execution.teacher_workers import run_teacher_in_workers
 from headtohead.execution.worker_pool import (
@@ -139,7 +139,7 @@ def _run_comparison(
     requested_experiment = experiment
     experiment, budgets = resolve_budgets(requested_experiment, read_budgets(folder))
     if experiment.search is not None or experiment.tune is not None:
-        options = SearchOptions(build_worker_pool(backend, num_workers, device), device, on_update, command, resume)
+        options = SearchOptions(build_backend_pool(backend, num_workers, device), device, on_update, command, resume)
         requested_experiment = add_chosen_settings(
             requested_experiment, choose_settings(experiment, folder, options, budgets)
         )
@@ -152,7 +152,7 @@ def _run_comparison(
             first_trials = [build_trial(experiment, name, 0) for name in experiment.names]
             num_trials = 0 if resume else experiment.max_seeds * len(first_trials)
             worker_context = prestart_local_workers(
-                build_worker_pool(None, num_workers, device),
+                build_backend_pool(None, num_workers, device),
                 num_trials,
                 build_environment(first_trials),
                 first_workers,
@@ -160,7 +160,7 @@ def _run_comparison(
             pool = exit_stack.enter_context(worker_context)
         # Run all checks before writing any file.
         model_costs = check_runnable(experiment)
-        pool = pool or build_worker_pool(backend, num_workers, device)
+        pool = pool or build_backend_pool(backend, num_workers, device)
         check_disk_space(experiment, folder, pool.size, model_costs[BASELINE].weights_bytes)
         folder_existed = folder.exists()
         exit_stack.enter_context(lock_folder(folder))
@@ -253,7 +253,7 @@ def _build_jobs(
     seeds: range,
     model_costs: Mapping[str, ModelCost],
 ) -> list[Job]:
-    """Return a job for the worker pool for each trial of `variants`. Jobs of finished runs are not run again."""
+    """Return a job for each trial of an experiment's `variants` to run. Jobs of finished runs are not run again."""
     jobs = []
     for trial in (trial for trial in build_trials(experiment, seeds) if trial.variant in variants):
         run = runs.run(trial.variant, trial.seed)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from headtohead.generation.request import resolve_decoder
+from headtohead.generation.job import resolve_decoder
 from headtohead.saved_models.open_model import ModelBundle, open_model
 
 
@@ -36,7 +36,7 @@ def load_fingerprinted_model(source: str) -> FingerprintedModel:
 
 
 def compute_weights_digest(model: torch.nn.Module) -> str:
-    """Return a hash of a model in memory, over the names and values of all tensors in its state dict."""
+    """Return the fingerprint of a model in memory: a hash over the names and values of all tensors."""
     digest = hashlib.blake2b(digest_size=8)
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(name.encode())

@@ -19,7 +19,7 @@ from headtohead.saved_models.open_model import ModelBundle
 
 
 def _tokenize_for_classifier(bundle: ModelBundle, text: str) -> tuple[list[int], bool]:
-    """Return a text's token ids, truncated to the classifier's context length, and whether they were truncated."""
+    """Return the token ids of a text on which a classifier is run, truncated, and whether they were truncated."""
     if not text.strip():
         raise ModelError("the text is empty")
     max_length = bundle.model.context
@@ -41,7 +41,7 @@ def _is_imported(bundle: ModelBundle) -> bool:
 
 @torch.no_grad()
 def predict_class(bundle: ModelBundle, text: str) -> ClassPrediction:
-    """Return a text's predicted class and the probability of each class."""
+    """Run a classifier on a text: return its predicted class and the probability of each class."""
     if not bundle.target.is_class_label:
         raise ModelError(f"{bundle.name}: {_describe_model_kind(bundle)} does not predict classes; use `h2h score`")
     token_ids, is_truncated = _tokenize_for_classifier(bundle, text)
@@ -64,7 +64,7 @@ def predict_class(bundle: ModelBundle, text: str) -> ClassPrediction:
 
 @torch.no_grad()
 def score_text(bundle: ModelBundle, text: str, *, stride: int | None = None) -> TextScore:
-    """Return the loss of each token in a text, and the text's perplexity.
+    """Run a model on a text: return the loss of each token, and the text's perplexity.
 
     A text longer than the context is scored in several blocks. By default they do not overlap. With `stride`, each
     block predicts this many tokens, so that every token except those in the first block is predicted from at least
@@ -115,7 +115,7 @@ def score_text(bundle: ModelBundle, text: str, *, stride: int | None = None) -> 
 def _score_next_tokens(
     bundle: ModelBundle, token_ids: list[int], windows: list[tuple[int, int, int]]
 ) -> Iterator[tuple[int, float]]:
-    """Yield each token id except the first, and its loss given the preceding tokens in its window."""
+    """Run a language model on a text: yield each token id except the first, and its loss given its window."""
     sequence = torch.tensor(token_ids)
     for window_start, start, end in windows:
         logits = bundle.model(sequence[None, window_start : end - 1]).logits[0, start - window_start - 1 :]
@@ -124,7 +124,7 @@ def _score_next_tokens(
 
 
 def score_masked_tokens(bundle: ModelBundle, token_ids: list[int]) -> Iterator[tuple[int, float]]:
-    """Yield each token id, except start and end tokens, and its loss when only that token is masked in its block."""
+    """Run a masked language model on a text: yield each content token and its loss when only it is masked."""
     tokenizer, context = bundle.tokenizer, bundle.model.context
     if not isinstance(tokenizer, CorpusTokenizer) or tokenizer.mask_id is None:
         raise ModelError(f"{bundle.name}: its tokenizer has no mask token")

@@ -30,7 +30,7 @@ from headtohead.pretrained.classifier import EncoderClassifier
 from headtohead.pretrained.student_model import StudentModel
 from headtohead.pretrained.tokenizer import PretrainedTokenizer
 from headtohead.pretrained.weights import count_safetensors_parameters, locate_weights
-from headtohead.training.weight_files import load_model_tensors, read_safetensors, save_model_weights
+from headtohead.training.tensor_files import load_model_tensors, read_safetensors, save_model_weights
 
 CONFIG_KEY = "headtohead"
 """entry of config.json that marks fine-tuned models saved by this package"""
@@ -105,7 +105,7 @@ def save_model(
 
 
 def _copy_custom_code(folder: Path, trial: experiment.Trial) -> dict[str, Any]:
-    """Copy the user's code and its local imports next to the weights; return the settings that refer to the copies."""
+    """Save the user's code and its local imports with a model; return the settings that refer to the copies."""
     changed_settings: dict[str, Any] = {}
     if isinstance(trial.model, config_model.CustomModelConfig):
         file, _, name = trial.model.module.rpartition(":")
@@ -177,7 +177,7 @@ def _has_pretrained_encoder(trial: experiment.Trial) -> bool:
 
 
 def _verify_weights_checksum(folder: Path) -> None:
-    """Raise RunFolderError if a finished run's weights differ from those that training wrote.
+    """Raise RunFolderError before loading if a finished run's saved weights differ from those that training wrote.
 
     A single corrupted value among millions would otherwise go unnoticed.
     """
@@ -194,7 +194,7 @@ def _verify_weights_checksum(folder: Path) -> None:
 
 
 def _import_custom_code(trial: experiment.Trial, folder: Path) -> experiment.Trial:
-    """Import the user's code from the run folder, and return the trial with paths that point to these files.
+    """Load the user's code that was saved with a model; return the trial with paths that point to these files.
 
     Raise ModelError if the files are not trusted (see `trust`).
     """
@@ -234,7 +234,7 @@ MAX_EXTRA_ELEMENTS = 2**26
 
 
 def _check_model_size(trial: experiment.Trial, vocab_size: int, num_classes: int | None, folder: Path) -> None:
-    """Raise ModelError if the settings describe a much larger model than the one in the weights file.
+    """Raise ModelError before loading if settings describe a much larger model than the saved weights.
 
     Building such a model could exhaust memory before the mismatch with the weights is detected.
     """
@@ -298,7 +298,7 @@ def _render_model_card(
     model: Transformer | CustomModel | EncoderClassifier | StudentModel,
     tokenizer: CorpusTokenizer | PretrainedTokenizer,
 ) -> str:
-    """Return the model card of a run in Markdown, written to its README.md."""
+    """Return the model card that is saved with a model as README.md, in Markdown."""
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     description = (
         f"{model.name}, fine-tuned"

@@ -89,7 +89,7 @@ def _build_point_status_encodings(rows: Sequence[ChartRow]) -> tuple[alt.Color, 
 
 
 def _format_tooltip(point: SearchPointResult, metric: str) -> str:
-    """Return a point's tooltip: settings, score, number of seeds and status."""
+    """Return the tooltip of a point in the search charts: settings, score, number of seeds and status."""
     tooltip = f"{point.name} ({phrasing.format_settings(point.settings)}): "
     if point.mean is None:
         return tooltip + str(point.message or point.status)
@@ -325,7 +325,7 @@ def _make_parallel_coordinates(
 
 
 def _map_values_to_axis(search: SearchFindings, setting: str) -> tuple[Any, dict[str, float]]:
-    """Return a function that maps values to axis positions, and the positions of the axis labels."""
+    """Return a function from a setting's values to positions on an axis of the parallel coordinates, and its labels."""
     axis = search.space[setting]
     if isinstance(axis, NumericRange):
         scale = math.log if axis.log else float

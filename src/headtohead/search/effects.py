@@ -79,7 +79,7 @@ def compute_setting_effects(
 def _build_contrasts(
     labels_by_setting: Mapping[str, Sequence[ValueLabel]],
 ) -> dict[str, dict[ValueLabel, ContrastArray]]:
-    """Return the sum-to-zero contrast for each value of each setting. Term 0 is the intercept."""
+    """Return the sum-to-zero contrasts from which main effects are fitted, for each value of each setting."""
     num_terms = 1 + sum(len(set(labels)) - 1 for labels in labels_by_setting.values())
     contrasts: dict[str, dict[ValueLabel, ContrastArray]] = {}
     first_term = 1
@@ -92,7 +92,7 @@ def _build_contrasts(
 
 
 def label_points(search: SearchConfig, setting: str, points: Sequence[SearchPoint]) -> list[ValueLabel]:
-    """Return the label of each point's value of a setting; values from a numeric range are grouped into bins."""
+    """Return each point's level of a setting, whose effect is estimated; values of a numeric range are binned."""
     choices, axis = search.list_values(setting), search.space[setting]
     values = [point.settings[setting] for point in points]
     if choices is not None and (not isinstance(axis, NumericRange) or len(choices) <= 2 * NUM_RANGE_BINS):

@@ -29,7 +29,7 @@ ScoredPoints = Sequence[tuple[SettingValues, float]]
 def suggest_settings(
     search: SearchConfig, index: int, previous_settings: Sequence[SettingValues], scored_points: ScoredPoints
 ) -> SettingValues | None:
-    """Return the settings for point `index`, or None if no untried settings are found."""
+    """Sample the settings of point `index`, or None if no untried settings are found."""
     if search.method == "grid":
         return _suggest_from_grid(search, index)
     for attempt in range(MAX_RESAMPLES):
@@ -45,7 +45,7 @@ def suggest_settings(
 
 
 def check_optuna_installed(search: SearchConfig) -> None:
-    """Raise MissingExtraError before the first point if the method needs optuna and it is missing."""
+    """Raise MissingExtraError before a search whose sampler needs optuna if it is missing."""
     if search.method == "tpe":
         try:
             import optuna  # noqa: F401
@@ -92,7 +92,7 @@ def _round_and_clip(value_range: NumericRange, number: float) -> int | float:
 
 
 def _suggest_with_tpe(search: SearchConfig, seed: int, scored_points: ScoredPoints) -> SettingValues:
-    """Propose settings with optuna's tree-structured Parzen estimator (Bergstra et al. 2011).
+    """Sample settings with optuna's tree-structured Parzen estimator (Bergstra et al. 2011).
 
     Every call creates a new study from the scored points, so that no state is kept between proposals.
     """
@@ -111,7 +111,7 @@ def _suggest_with_tpe(search: SearchConfig, seed: int, scored_points: ScoredPoin
 
 
 def _build_distribution(search: SearchConfig, setting: str) -> Any:
-    """Return the optuna distribution for one setting. Lists of values are encoded by index."""
+    """Return the optuna distribution that one setting is sampled from. Lists of values are encoded by index."""
     import optuna
 
     values, axis = search.list_values(setting), search.space[setting]
@@ -132,7 +132,7 @@ def _to_optuna_value(search: SearchConfig, setting: str, value: Any) -> Any:
 
 
 def _from_optuna_value(search: SearchConfig, setting: str, value: Any) -> Any:
-    """Convert a value proposed by optuna to a value of the setting."""
+    """Convert a value that optuna sampled to a value of the setting."""
     values, axis = search.list_values(setting), search.space[setting]
     if values is not None:
         return values[value]

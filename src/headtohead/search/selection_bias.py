@@ -62,7 +62,7 @@ def estimate_selection_bias(winner: SearchPoint, finished_runs: FinishedRuns, me
 
 
 def _read_fresh_validation_score(run: Run, metric: str) -> float:
-    """Return the validation score of a run with a fresh seed: its accuracy, or its loss for other metrics."""
+    """Return the validation score of a run with a fresh seed, which has no selection bias."""
     score = run.result.scores[VALIDATION_SPLIT].get_metric("accuracy" if metric == "accuracy" else "loss")
     if score is None:
         raise ValueError(f"{run.folder} has no {metric} on validation data")

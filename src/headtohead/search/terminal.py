@@ -18,7 +18,7 @@ MAX_PRINTED_POINTS = 10
 
 
 def print_search(findings: Findings) -> None:
-    """Print the best points, the winner and the selection bias."""
+    """Print the result of a search in the terminal: best points, winner and selection bias."""
     if findings.search is None:
         return
     console = get_stdout_console()
@@ -29,7 +29,7 @@ def print_search(findings: Findings) -> None:
 
 
 def print_search_plan(experiment: experiment.Experiment, plan: Any, num_workers: int) -> None:
-    """Print the planned number of points and trials of a search, and its estimated duration."""
+    """Print the plan of a search in the terminal: number of points and trials, estimated duration."""
     assert experiment.search is not None
     console, search = get_stdout_console(), experiment.search
     if plan.points is None:

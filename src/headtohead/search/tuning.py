@@ -115,7 +115,7 @@ def find_grid_extensions(
 
 
 def list_grid_extension_points(points: Sequence[SearchPoint], setting: str, value: Any) -> list[SettingValues]:
-    """Return the points that extend a grid: `value` with every combination of the values of the other settings."""
+    """Return the points that extend a tuning grid: `value` with every combination of the other settings' values."""
     tried_settings = [point.settings for point in points]
     values_by_setting = {
         name: [value] if name == setting else list(dict.fromkeys(settings[name] for settings in tried_settings))
@@ -128,7 +128,7 @@ def list_grid_extension_points(points: Sequence[SearchPoint], setting: str, valu
 
 
 def compute_next_value(values: Sequence[float], *, is_upper: bool) -> float:
-    """Extrapolate sorted values by one step beyond the upper or lower end, geometrically or linearly."""
+    """Extrapolate the values of a tuning grid by one step at either end, geometrically or linearly."""
     is_geometric = values[0] > 0 and all(high / low >= MIN_GEOMETRIC_RATIO for low, high in pairwise(values))
     end, neighbor = (values[-1], values[-2]) if is_upper else (values[0], values[1])
     next_value = end * end / neighbor if is_geometric else end + (end - neighbor)
@@ -138,7 +138,7 @@ def compute_next_value(values: Sequence[float], *, is_upper: bool) -> float:
 
 
 def _passes_validation(tuning_experiment: Experiment, settings: SettingValues) -> bool:
-    """Return whether a trial can have the settings of a point."""
+    """Return whether a trial of the tuning can have the settings of a point."""
     raw_tables = tuning_experiment.model_dump(mode="json", include={*VARIANT_TABLES})
     try:
         changes = build_variant_changes(raw_tables, settings)
@@ -153,7 +153,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _is_near_range_end(value_range: NumericRange, value: float) -> bool:
-    """Return whether a value lies at the edge of a continuous range."""
+    """Return whether a tuned value lies at the edge of a continuous range."""
     low, high, position = (
         (math.log(number) if value_range.log else float(number))
         for number in (value_range.low, value_range.high, value)

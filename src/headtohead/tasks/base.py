@@ -54,7 +54,7 @@ class Task:
         """Train the models whose weights a variant's trials start from, before these trials run in parallel."""
 
     def build_model(self, trial: Trial, dataset: Dataset, run_trial: RunTrial | None = None) -> TrialModel:
-        """Build a trial's model at step 0. Without `run_trial`, the models it depends on are not trained."""
+        """Build the model of this task at step 0. Without `run_trial`, the models it depends on are not trained."""
         vocab_size = dataset.tokenizer.vocab_size
         is_pretrained = isinstance(trial.model, PretrainedModelConfig)
         return build_model(
@@ -73,7 +73,7 @@ class Task:
     def build_training_data(
         self, trial: Trial, dataset: Dataset, run_trial: RunTrial | None = None
     ) -> tuple[BatchSchedule, TaskObjective]:
-        """Return the training batches and the objective to minimize. Without `run_trial`, a teacher is not trained."""
+        """Return the training batches and the objective of this task. Without `run_trial`, no teacher is trained."""
         batches = BatchSchedule(
             dataset.encoded["train"],
             self.spec.target,
@@ -90,7 +90,7 @@ class Task:
         return build_evaluation_examples(encoded, self.spec.target, context, dataset.tokenizer)
 
     def build_split_examples(self, trial: Trial, dataset: Dataset, split: str) -> EvaluationExamples:
-        """Return the evaluation examples for a named split.
+        """Return the evaluation examples of this task for a named split.
 
         The training split is subsampled: scoring all of it would cost more than training.
         """
@@ -102,7 +102,7 @@ class Task:
         return next(self.build_split_examples(trial, dataset, "train").iter_batches(AUDIT_BATCH_SIZE))
 
     def join_rows(self, encoded: EncodedSplit, max_tokens: int) -> EncodedSplit:
-        """Return the split for evaluation at input lengths of up to `max_tokens` tokens.
+        """Return the split for evaluating this task at input lengths of up to `max_tokens` tokens.
 
         Tasks with short rows concatenate rows. By default, the split is unchanged.
         """

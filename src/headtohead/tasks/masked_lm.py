@@ -46,6 +46,7 @@ class MaskedLanguageModelTask(Task):
     def build_training_data(
         self, trial: Trial, dataset: Dataset, run_trial: RunTrial | None = None
     ) -> tuple[BatchSchedule, TaskObjective]:
+        """Return batches of masked tokens, and the objective that predicts them."""
         batches = MaskedBatchSchedule(
             dataset.encoded["train"],
             trial.training,

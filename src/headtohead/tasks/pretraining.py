@@ -42,7 +42,7 @@ def build_pretraining_trial(trial: Trial) -> Trial:
 def train_encoder(
     trial: Trial, corpus_digest: str, run_trial: RunTrial, on_progress: ProgressCallback = ignore_progress
 ) -> Path:
-    """Return the run folder of a trial's encoder, training the encoder unless it is cached."""
+    """Return the run folder of a classifier's pre-trained encoder, training the encoder unless it is cached."""
     encoder_trial = build_pretraining_trial(trial)
     folder = get_cache_folder("encoders") / compute_run_identity(encoder_trial, corpus_digest)
     with lock_cache_folder(folder):
@@ -60,7 +60,7 @@ def train_encoder(
 
 
 def load_encoder(model: Transformer, trial: Trial, dataset: Dataset, run_trial: RunTrial) -> None:
-    """Copy the encoder weights that model.init_from names into a classifier, except for the head."""
+    """Copy pre-trained encoder weights, which model.init_from names, into a classifier, except for the head."""
     assert isinstance(trial.model, TransformerConfig)
     init_from = trial.model.init_from
     if init_from is None:

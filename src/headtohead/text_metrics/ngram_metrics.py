@@ -75,7 +75,7 @@ def compute_repetition(samples: Iterable[str], n: int = REPETITION_NGRAM_SIZE) -
 
 
 def compute_self_bleu(samples: Sequence[str]) -> Ratio:
-    """Return the BLEU of each sample against the other samples of its prompt; 100 if all are equal.
+    """Return self-BLEU: n-gram similarity of each sample to the other samples of its prompt; 100 if all are equal.
 
     Empty samples are ignored. The ratio is empty for fewer than two samples.
     """
@@ -126,7 +126,7 @@ def _load_sacrebleu_metrics() -> _SacrebleuMetrics:
 
 
 def get_sacrebleu_signatures() -> dict[str, str]:
-    """Return sacrebleu's signatures. Scores with different signatures are not comparable."""
+    """Return sacrebleu's signatures of the n-gram metrics. Scores with different signatures are not comparable."""
     signatures = {}
     for name, scorer in (("self-BLEU", _load_sacrebleu_metrics().bleu), ("chrF", _load_sacrebleu_metrics().chrf)):
         scorer.sentence_score("a", ["a"])  # a signature is available only after scoring

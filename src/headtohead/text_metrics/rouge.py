@@ -31,7 +31,7 @@ _ABBREVIATION_PATTERN = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|vs|etc|e
 
 
 def split_sentences(text: str) -> list[str]:
-    """Return the sentences of a text. Line breaks end a sentence; abbreviations and initials do not."""
+    """Return the sentences of a summary, for ROUGE. Line breaks end a sentence; abbreviations and initials do not."""
     sentences: list[str] = []
     for line in text.splitlines():
         sentence = ""

@@ -18,7 +18,7 @@ from headtohead import safe_open
 from headtohead.atomic_io import compute_sha256, translate_disk_full_error, write_bytes
 from headtohead.errors import RunFolderError, truncate_text
 from headtohead.json_files import CHECKSUM_KEY, has_valid_json_checksum, read_json_object, write_json
-from headtohead.training.weight_files import (
+from headtohead.training.tensor_files import (
     collect_model_tensors,
     load_model_tensors,
     read_safetensors,
@@ -128,7 +128,7 @@ def read_training_state(path: Path) -> tuple[TrainingState, dict[str, str]]:
 
 
 def check_world_size(path: Path, state: TrainingState, world_size: int) -> None:
-    """Raise RunFolderError if the number of processes differs: summation order and dropout masks would change."""
+    """Raise RunFolderError if a checkpoint has another number of processes: sums and dropout masks would change."""
     if state.processes != world_size:
         raise RunFolderError(
             f"{path} was saved by {_format_process_count(state.processes)}, this run has "
@@ -165,7 +165,7 @@ def truncate_jsonl(path: Path, num_lines: int) -> None:
 
 
 def verify_unchanged_files(folder: Path, expected_checksums: dict[str, str], moment: str) -> None:
-    """Raise RunFolderError if a file that a resumed run needs (`TrainingState.file_checksums`) is missing or changed.
+    """Raise RunFolderError if a file that a checkpoint needs (`TrainingState.file_checksums`) is missing or changed.
 
     Args:
         folder: The run folder.

@@ -26,7 +26,7 @@ from headtohead.errors import DivergedError
 from headtohead.json_files import append_jsonl, read_jsonl
 from headtohead.nn.tensor_hashes import hash_tensor_values
 from headtohead.nn.torch_rng import seed_devices
-from headtohead.training import checkpoints, weight_files
+from headtohead.training import checkpoints, tensor_files
 from headtohead.training.checkpoints import TrainingState
 from headtohead.training.hardware import process_memory
 from headtohead.training.optimization.gradients import GradientComputation
@@ -86,6 +86,7 @@ class Trainer:
     """Number of forward passes over a row after training, for the estimate of the remaining time."""
 
     def __post_init__(self) -> None:
+        """Build the optimizer and the gradient computation of the training loop, before its first step."""
         steps_per_epoch = self.batch_schedule.steps_per_epoch
         self.total_steps = self.settings.compute_total_steps(steps_per_epoch)
         self.evaluate_every = convert_to_steps(self.settings.eval_every, steps_per_epoch)
@@ -274,7 +275,7 @@ class Trainer:
             state.best_score, state.best_step, state.evaluations_since_best = score, state.step, 0
             if self.settings.load_best_model_at_end and self.process.is_main_process:
                 path = self._build_best_weights_path(state.step)
-                self._best_weights_checksum = weight_files.save_model_weights(path, self.model)
+                self._best_weights_checksum = tensor_files.save_model_weights(path, self.model)
         else:
             state.evaluations_since_best += 1
 
@@ -341,8 +342,8 @@ class Trainer:
                 weights_path = self._build_best_weights_path(chosen_step)
                 checksums = self._collect_file_checksums()
                 checkpoints.verify_unchanged_files(self.folder, checksums, f"at step {chosen_step}")
-                tensors = weight_files.read_safetensors(weights_path)
-                weight_files.load_model_tensors(self.model, tensors, str(weights_path))
+                tensors = tensor_files.read_safetensors(weights_path)
+                tensor_files.load_model_tensors(self.model, tensors, str(weights_path))
             self.process.broadcast_weights(self.model)
         else:
             self.optimizer.keep_evaluation_weights(state.step)
@@ -367,7 +368,7 @@ class Trainer:
 
 
 def has_diverged(first_loss: float, loss: float) -> bool:
-    """Return whether the training loop should stop: the loss is several times the first loss and several nats above it.
+    """Return whether the training loop stops: the loss is several times the first one and several nats above it.
 
     The factor alone would flag models whose initial loss is near 0, such as fine-tuned ones: 0.01 may rise to 0.1.
     """

@@ -64,7 +64,7 @@ class StepTimer:
         return time.perf_counter() - self.last_report_time > MAX_REPORT_INTERVAL_SECONDS
 
     def estimate_seconds(self, num_steps: int, num_passes: float) -> float:
-        """Return the estimated seconds for this many steps and forward passes over a row."""
+        """Return the remaining seconds of training: for this many steps and forward passes over a row."""
         seconds_per_pass = self.pass_seconds / self.num_passes if self.num_passes else 0.0
         seconds_per_step = PASSES_PER_STEP * self.rows_per_step * seconds_per_pass
         if self.num_steps:

@@ -53,7 +53,7 @@ def write_analyses(trained: TrainedTrial, folder: Path, scoring_audits: list[Che
 
 
 def audit_trial_models(trained: TrainedTrial) -> list[CheckResult]:
-    """Return the audits of a trial's untrained and trained model for audits.json.
+    """Run the audits among a trial's analyses, of the untrained and the trained model, for audits.json.
 
     A model that rejects the audit inputs is not audited.
     """
@@ -82,7 +82,7 @@ def audit_trial_models(trained: TrainedTrial) -> list[CheckResult]:
 
 
 def _write_probes(trained: TrainedTrial, folder: Path) -> None:
-    """Write probes.json: continuations of the trial's prompts, and scores or classes of its sentences.
+    """Analyze the probes of a trial and write probes.json: continuations of prompts, and scores of sentences.
 
     The attention on the first text is written to maps.safetensors.
     """
@@ -107,7 +107,7 @@ def _write_probes(trained: TrainedTrial, folder: Path) -> None:
 
 
 def _write_attention_maps(trained: TrainedTrial, text: str, folder: Path) -> None:
-    """Write maps.safetensors and maps.json: the attention weights on one text, before and after training.
+    """Analyze the attention on one text, before and after training, and write maps.safetensors and maps.json.
 
     The tensor of layer L is named "before.L" or "after.L" and has shape (heads, length, length).
     """
@@ -124,7 +124,7 @@ def _write_attention_maps(trained: TrainedTrial, text: str, folder: Path) -> Non
 
 
 def _write_head_metrics(trained: TrainedTrial, model: Transformer, folder: Path) -> None:
-    """Write attention.json: metrics of the metrics of every attention head, on validation data if there are any.
+    """Analyze attention heads and write attention.json, on validation data if there are any.
 
     Nothing is selected by these metrics.
     """
@@ -137,7 +137,7 @@ def _write_head_metrics(trained: TrainedTrial, model: Transformer, folder: Path)
 
 
 def _write_length_generalization(trained: TrainedTrial, folder: Path) -> None:
-    """Write lengths.json: scores and costs at the input lengths in [probe]. Costs are measured for seed 0 only."""
+    """Analyze the input lengths in [probe] and write lengths.json. Costs are measured for seed 0 only."""
     task, trial, dataset = trained.task, trained.trial, trained.dataset
     contexts, cost_contexts = trial.probe.contexts, trial.probe.costs if trial.seed == 0 else ()
     if not contexts and not cost_contexts:

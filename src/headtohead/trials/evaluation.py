@@ -28,7 +28,7 @@ from headtohead.tasks.registry import get_task, prepare_dataset
 from headtohead.training.loop import EVALUATION_BATCH_SIZE
 from headtohead.training.parallel.single_process import SINGLE_PROCESS, SingleProcess
 from headtohead.training.task_objectives.evaluation_pass import Evaluation
-from headtohead.training.weight_files import collect_model_tensors, load_model_tensors
+from headtohead.training.tensor_files import collect_model_tensors, load_model_tensors
 
 
 def evaluate_splits(
@@ -60,7 +60,7 @@ def evaluate_splits(
 
 
 def describe_scored_splits(trial: Trial, dataset: Dataset, splits: Iterable[str]) -> dict[str, ScoredText]:
-    """Return a description of the text that a trial's scores refer to, for each held-out split."""
+    """Return a description of the text that a trial's evaluation scores, for each held-out split."""
     held_out_splits = [name for name in splits if dataset.corpus.splits[name].role != "train"]
     return {
         name: _describe_scored_split(trial.data.model_dump_json(), trial.task, trial.model.context, name)
@@ -109,7 +109,7 @@ def audit_trial_scores(
 
 
 def _rebuild_trained_model(trial: Trial, dataset: Dataset, model: TrialModel) -> TrialModel:
-    """Return a new model with the tensors of a trial's trained model, as if it were loaded from the run folder.
+    """Return a new model with the tensors of a trial's trained model, to audit the evaluation.
 
     The scoring audits compare both, to detect state of user code that is not saved.
     """
@@ -125,7 +125,7 @@ def _rebuild_trained_model(trial: Trial, dataset: Dataset, model: TrialModel) ->
 
 
 def find_unseen_rows(trial: Trial, dataset: Dataset) -> dict[str, tuple[str, NDArray[np.intp]]]:
-    """Return the rows of each monitored split that do not occur in the training split.
+    """Return the subsets to evaluate during training: rows of each monitored split that do not occur in train.
 
     The result maps the name of each subset to its split and row indices. Splits that share no rows with the training
     split are omitted.

@@ -20,7 +20,7 @@ from headtohead.training.task_objectives.evaluation_pass import Evaluation
 
 
 def write_scores(folder: Path, evaluations: Mapping[str, Evaluation], scored_splits: Mapping[str, ScoredText]) -> None:
-    """Write scores.safetensors: the scores of every split per example, and digests of the text they refer to."""
+    """Write the file scores.safetensors: the scores of every split per example, and digests of the scored text."""
     columns_by_split: dict[str, np.ndarray[Any, np.dtype[Any]]] = {}
     for name, evaluation in evaluations.items():
         columns = {**(scored_splits[name].to_columns() if name in scored_splits else {}), **evaluation.columns}

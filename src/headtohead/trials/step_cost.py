@@ -44,6 +44,7 @@ def compute_step_cost(trial: Trial) -> StepCost:
 
 @lru_cache(maxsize=256)
 def _compute_step_cost(trial_json: str) -> StepCost:
+    """Return the parameters, tokens and FLOPs of one training step of a trial, given as JSON."""
     trial = Trial.model_validate_json(trial_json)
     dataset = prepare_dataset(trial.data, trial.task)
     schedule, _ = get_task(trial.task).build_training_data(trial, dataset)

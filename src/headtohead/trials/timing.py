@@ -48,7 +48,7 @@ def estimate_trial_seconds(trial: Trial, folder: Path, *, num_steps: int = 3) ->
 
 
 def _measure_step_pace(trainer: Trainer, num_steps: int) -> None:
-    """Let the trainer measure its seconds per step, after a step that allocates the optimizer state."""
+    """Let the trainer time its steps, after a step that allocates the optimizer state."""
     trainer.train_step(0)
     trainer.step_timer = StepTimer(trainer.settings.batch_size)
     for step in range(num_steps):
@@ -57,7 +57,7 @@ def _measure_step_pace(trainer: Trainer, num_steps: int) -> None:
 
 
 def _measure_pass_pace(trainer: Trainer) -> None:
-    """Let the trainer measure its seconds per forward pass, on evenly spaced batches because rows differ in length."""
+    """Let the trainer time its forward passes, on evenly spaced batches because rows differ in length."""
     examples = trainer.tracked_examples["train"].limit_passes(NUM_TIMED_PASSES)
     trainer.process.run_evaluation_pass(
         trainer.model, trainer.objective, trainer.time_batches(examples), trainer.device
@@ -65,7 +65,7 @@ def _measure_pass_pace(trainer: Trainer) -> None:
 
 
 def compare_step_seconds(trials: Mapping[str, Trial]) -> dict[str, float]:
-    """Return the median seconds per training step of each trial, on one thread, by the key of the trial.
+    """Time the training steps of several trials, on one thread; return the median seconds by the key of the trial.
 
     Steps of the trials alternate, so that other load on the machine affects all trials equally.
     """

@@ -98,7 +98,7 @@ def compute_settled_probability(
     min_half_width: float = 0.0,
     tuning_variance: TuningVariance = NO_TUNING_VARIANCE,
 ) -> float:
-    """Return the probability that the verdict is settled with this many seeds and documents.
+    """Return the probability that this much additional data, seeds and documents, settles the verdict.
 
     `components` describes a single experiment with at most this many seeds and documents.
     """
@@ -137,7 +137,7 @@ def _draw_extended_mean(
     new_num_units: int,
     uniforms: UniformDraws,
 ) -> tuple[Float[np.ndarray, " draws"], Float[np.ndarray, " draws"]]:
-    """Draw the mean over old and new seeds or documents, whose number grows from `num_units` to `new_num_units`.
+    """Draw the mean over old and additional data: seeds or documents that grow from `num_units` to `new_num_units`.
 
     `variance` is the estimated variance of the mean over the old units. Return the change in the mean, and the
     estimated variance of the new mean as a multiple of `variance * num_units / new_num_units`.
@@ -153,7 +153,7 @@ def _draw_extended_mean(
 
 
 def _draw_uniforms() -> Float[np.ndarray, "variables draws"]:
-    """Return points of the additive recurrence with the generalized golden ratio, the root of x^(d+1) = x + 1.
+    """Return points of the additive recurrence with the generalized golden ratio, from which additional data are drawn.
 
     The second half mirrors the means of the first half, so that swapping baseline and variant does not change the
     advice.
@@ -168,7 +168,7 @@ def _draw_uniforms() -> Float[np.ndarray, "variables draws"]:
 
 
 def _find_smallest_increase(is_sufficient: Callable[[int], bool], current: int, maximum: int) -> int | None:
-    """Return the smallest sufficient increase, to within 1 %, or None if even `maximum` is not sufficient."""
+    """Return the smallest sufficient increase of the data, to within 1 %, or None if `maximum` is not sufficient."""
     if not is_sufficient(maximum):
         return None
     too_few, enough = current, current + 1

@@ -133,7 +133,7 @@ def mark_as_quick_looks(verdicts: Sequence[Verdict], occasion: str = "in a quick
 
 
 def _check_accuracy_range(variant_name: str, scores: Scores, metric: Metric) -> None:
-    """Raise ScoresError if the metric is accuracy and a score is not between 0 and 1."""
+    """Raise ScoresError if the scores to compare are accuracies that are not between 0 and 1."""
     if metric.name == "accuracy" and not ((scores.values >= 0) & (scores.values <= scores.weights)).all():
         farthest = scores.values.flat[int(np.argmax(np.abs(scores.values - scores.weights / 2)))]
         raise ScoresError(
@@ -145,7 +145,7 @@ def _check_accuracy_range(variant_name: str, scores: Scores, metric: Metric) -> 
 def _build_verdict(
     variant_name: str, score_pair: ScorePair | None, settings: _ComparisonSettings, withheld: Sequence[str]
 ) -> Verdict:
-    """Return the verdict on one variant. `score_pair` is None if it has no scores."""
+    """Compare one variant with the baseline; return the verdict. `score_pair` is None if it has no scores."""
     verdict = _build_unjudged_verdict(variant_name, score_pair, settings)
     if withheld or score_pair is None:
         reason = ", ".join(withheld)
@@ -165,7 +165,7 @@ def _build_verdict(
 
 
 def _build_unjudged_verdict(variant_name: str, score_pair: ScorePair | None, settings: _ComparisonSettings) -> Verdict:
-    """Return a verdict without an outcome: the means, the run counts, and the confidence level of its interval."""
+    """Return the start of a comparison's verdict: means, run counts, confidence level, and no outcome."""
     metric = settings.metric
     baseline_mean = variant_mean = math.nan
     num_baseline_runs = num_runs = num_baseline_lost = num_lost = 0
@@ -216,7 +216,7 @@ def _build_unjudged_verdict(variant_name: str, score_pair: ScorePair | None, set
 
 
 def _build_verdict_without_interval(verdict: Verdict, score_pair: ScorePair, metric: Metric) -> Verdict:
-    """Return a verdict that only lists the scores, for fewer than three seeds."""
+    """Return a comparison's verdict that only lists the scores, for fewer than three seeds."""
     num_missing_seeds = MIN_SEEDS - verdict.seeds
     baseline_means, variant_means = (
         [metric.to_display_mean(float(total) / float(score_pair.weights.sum())) for total in totals.sum(axis=1)]
@@ -231,7 +231,7 @@ def _build_verdict_without_interval(verdict: Verdict, score_pair: ScorePair, met
 
 
 def _judge_by_ranks(verdict: Verdict, score_pair: ScorePair, settings: _ComparisonSettings) -> Verdict:
-    """Return the verdict for the case that many runs were lost, or that fewer than three pairs are left.
+    """Compare by ranks if many runs were lost, or if fewer than three pairs are left; return the verdict.
 
     An interval would describe too few of the runs. Instead, a rank-sum test in which lost runs rank worst decides, at
     the error rate of this analysis.
@@ -258,7 +258,7 @@ def _judge_by_ranks(verdict: Verdict, score_pair: ScorePair, settings: _Comparis
 
 
 def _judge_by_interval(verdict: Verdict, score_pair: ScorePair, settings: _ComparisonSettings) -> Verdict:
-    """Return the verdict with its interval and outcome."""
+    """Compare by the interval of the difference; return the verdict with its outcome."""
     metric, confidence = settings.metric, verdict.adjusted_confidence
     components = _estimate_difference(score_pair, metric)
     difference = float(components.difference[0])
@@ -327,7 +327,7 @@ def _judge_by_interval(verdict: Verdict, score_pair: ScorePair, settings: _Compa
 
 
 def _estimate_difference(score_pair: ScorePair, metric: Metric) -> VarianceComponents:
-    """Return the difference between variant and baseline, with the components of its variance."""
+    """Return the difference of the compared scores, variant minus baseline, with the components of its variance."""
     baseline_totals, variant_totals = score_pair.totals
     weights = score_pair.sum_by_document(score_pair.weights)[None]
     if not score_pair.is_paired:
@@ -347,7 +347,7 @@ def _estimate_difference(score_pair: ScorePair, metric: Metric) -> VarianceCompo
 def _require_worst_rank_agreement(
     outcome: VerdictOutcome, verdict: Verdict, score_pair: ScorePair, metric: Metric
 ) -> VerdictOutcome:
-    """Return the outcome of the interval, or "cannot tell" if it may be an artifact of losing bad runs.
+    """Return the outcome of a comparison by interval, or "cannot tell" if it may be an artifact of losing bad runs.
 
     If the one that lost more runs is better, it must also be better in a test in which lost runs rank worst.
     Equivalence requires that baseline and variant lost the same number of runs.
@@ -366,7 +366,7 @@ def _require_worst_rank_agreement(
 
 
 def _find_dominant_noise_source(components: VarianceComponents) -> NoiseSource:
-    """Return which source of variance is larger, seeds or documents, for the verdict to state."""
+    """Return which variance of the compared difference is larger, that of seeds or of documents, for the verdict."""
     seed_variance, document_variance = float(components.seed_variance[0]), float(components.document_variance[0])
     if components.num_documents == 1 or seed_variance + document_variance == 0:
         return "unknown"

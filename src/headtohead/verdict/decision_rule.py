@@ -84,7 +84,7 @@ def _test_difference_and_equivalence(
     equivalence_half_width: PerExperiment,
     equivalence_bounds: tuple[float, float],
 ) -> tuple[Bool[np.ndarray, " experiments"], Bool[np.ndarray, " experiments"]]:
-    """Return which experiments show a difference, and which show by TOST that it is too small to matter."""
+    """Return for which experiments the rule finds a difference, and for which equivalence by TOST."""
     excludes_zero = np.abs(difference) > half_width
     is_irrelevant = _lies_within_bounds(difference, half_width, equivalence_bounds)
     is_equivalent = _lies_within_bounds(difference, equivalence_half_width, equivalence_bounds)
@@ -94,6 +94,6 @@ def _test_difference_and_equivalence(
 def _lies_within_bounds(
     difference: PerExperiment, half_width: PerExperiment, equivalence_bounds: tuple[float, float]
 ) -> Bool[np.ndarray, " experiments"]:
-    """Return whether each interval lies within the equivalence bounds."""
+    """Return whether each interval lies within the equivalence bounds of the decision rule."""
     low, high = equivalence_bounds
     return np.asarray((difference - half_width >= low) & (difference + half_width <= high))

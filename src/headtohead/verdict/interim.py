@@ -102,7 +102,7 @@ def _count_equivalent_seeds(analyses: Sequence[InterimAnalysis]) -> list[tuple[f
 
 
 def _compute_alpha_share(seed_counts: Sequence[tuple[float, float]]) -> float:
-    """Return the share of alpha that the last analysis spends, given the seeds and planned seeds of each analysis."""
+    """Return the share of alpha that the last interim analysis spends, given the seeds of each analysis."""
     *previous, (num_seeds, num_planned) = seed_counts
     num_seeds_before_plan = next((seeds for seeds, planned in reversed(previous) if planned != num_planned), 0.0)
     plan_share = _compute_spending_function(num_planned)
@@ -134,7 +134,7 @@ class AlphaBudget:
     is_final: bool = False
 
     def compute_confidence(self, variant_name: str, num_seeds: int, confidence: float, num_documents: int = 0) -> float:
-        """Return the confidence level of a variant's interval."""
+        """Return the confidence level of a variant's interval at the next interim analysis."""
         if self.is_final:
             return 1 - (1 - confidence) / self.num_comparisons
         return compute_interim_confidence(

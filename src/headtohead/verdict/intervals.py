@@ -68,7 +68,7 @@ def compute_interval(components: VarianceComponents, confidence: float) -> Inter
 
 
 def _correct_for_skewness(components: VarianceComponents) -> PerExperiment:
-    """Return the degrees of freedom of the document variance, reduced if documents are skewed; at least 1."""
+    """Return the degrees of freedom with which the interval allows for skewed documents; at least 1."""
     mean_square = components.document_mean_square
     share = np.divide(components.document_variance, mean_square, out=np.zeros_like(mean_square), where=mean_square > 0)
     corrected = components.document_degrees_of_freedom / (1 + components.skewness**2 * share**3)
@@ -78,7 +78,7 @@ def _correct_for_skewness(components: VarianceComponents) -> PerExperiment:
 def _compute_satterthwaite_degrees_of_freedom(
     components: VarianceComponents, document_degrees_of_freedom: PerExperiment
 ) -> PerExperiment:
-    """Return the degrees of freedom of A + X; those of A if the variance is 0.
+    """Return the degrees of freedom of A + X for an interval; those of A if the variance is 0.
 
     The term of R applies only if X is B - R rather than its smallest value.
     """

@@ -25,7 +25,7 @@ MAX_DECIMALS = 6
 
 
 def format_summary(verdict: Verdict, additional_data: AdditionalData, unused_seeds: Sequence[int] = ()) -> str:
-    """Return the verdict as text: outcome, effect, interval, amount of data and, if it is open, the data needed."""
+    """Phrase the verdict: outcome, effect, interval, amount of data and, if it is open, the data needed."""
     low, high = verdict.interval
     has_unequal_losses = verdict.lost_runs != verdict.baseline_lost_runs
     is_settled_by_interval = low > 0 or high < 0 or _is_equivalent(verdict)
@@ -46,7 +46,7 @@ def _is_equivalent(verdict: Verdict) -> bool:
 
 
 def _format_outcome(verdict: Verdict) -> str:
-    """Return a sentence on the effect for new text, or for this test set if its documents are unknown."""
+    """Phrase the effect for new text, or for this test set if its documents are unknown."""
     metric, name = METRICS[verdict.metric], verdict.variant
     decimals = _choose_decimals(metric, verdict.interval)
     change = f"{metric.name} {_format_change(metric, verdict.effect, decimals)}"
@@ -64,7 +64,7 @@ def _format_outcome(verdict: Verdict) -> str:
 
 
 def _format_equivalence(verdict: Verdict) -> str:
-    """Return the interval that proves equivalence, and the margin that contains it."""
+    """Phrase the interval that proves equivalence, and the margin that contains it."""
     metric = METRICS[verdict.metric]
     decimals = _choose_decimals(metric, verdict.equivalence_interval)
     bounds = _format_interval(metric, verdict.equivalence_interval, decimals)
@@ -73,7 +73,7 @@ def _format_equivalence(verdict: Verdict) -> str:
 
 
 def _format_outcome_on_few_documents(verdict: Verdict) -> str:
-    """Return a sentence on the effect on the test documents, followed by the interval for new text."""
+    """Phrase the effect on the test documents, followed by the interval for new text."""
     metric = METRICS[verdict.metric]
     decimals = _choose_decimals(metric, verdict.seed_interval)
     seed_interval = _format_interval(metric, verdict.seed_interval, decimals)
@@ -92,7 +92,7 @@ def _format_outcome_on_few_documents(verdict: Verdict) -> str:
 
 
 def _format_unequal_losses(verdict: Verdict) -> str:
-    """Return a sentence on a difference between finished runs that the loss of runs may explain."""
+    """Phrase a difference between finished runs that the loss of runs may explain."""
     metric = METRICS[verdict.metric]
     decimals = _choose_decimals(metric, verdict.interval)
     bounds = _format_interval(metric, verdict.interval, decimals)
@@ -134,7 +134,7 @@ def _get_document_noun(verdict: Verdict) -> str:
 
 
 def format_quick_look(verdict: Verdict, occasion: str) -> str:
-    """Return a sentence with the effect and the amount of data, without a judgment."""
+    """Phrase the effect and the amount of data of a quick look, without a judgment."""
     change = "no score in common with the baseline"
     if math.isfinite(verdict.effect):
         metric = METRICS[verdict.metric]
@@ -144,7 +144,7 @@ def format_quick_look(verdict: Verdict, occasion: str) -> str:
 
 
 def format_too_few_seeds(verdict: Verdict, baseline_scores: Sequence[float], variant_scores: Sequence[float]) -> str:
-    """Return a sentence with the scores, for too few seeds to compute an interval."""
+    """Phrase the scores, for too few seeds to compute an interval."""
     required_seeds = f"An interval needs at least {MIN_SEEDS} seeds."
     seeds = f"{verdict.seeds} seed{'' if verdict.seeds == 1 else 's'}"
     if not variant_scores or not baseline_scores:
@@ -166,7 +166,7 @@ def _format_score(metric: Metric, score: float) -> str:
 
 
 def explain_lost_runs(verdict: Verdict) -> str:
-    """Return a phrase with the numbers of lost runs of variant and baseline, as the reason for an open verdict."""
+    """Phrase the numbers of lost runs of variant and baseline, as the reason for an open verdict."""
     pairs = f"{verdict.seeds} pair{'' if verdict.seeds == 1 else 's'}"
     remaining = f", which leaves {pairs} where an interval needs {MIN_SEEDS}" if verdict.seeds < MIN_SEEDS else ""
     return (
@@ -176,7 +176,7 @@ def explain_lost_runs(verdict: Verdict) -> str:
 
 
 def _format_failure_rate(verdict: Verdict) -> str:
-    """Return the number of lost runs and an upper bound on the failure rate, as text."""
+    """Phrase the number of lost runs and an upper bound on the failure rate."""
     bound = _format_failure_bound(verdict)
     if not verdict.lost_runs and not verdict.baseline_lost_runs:
         return f"No run failed; with {verdict.runs} runs, {bound}."
@@ -196,7 +196,7 @@ def _format_failure_bound(verdict: Verdict) -> str:
 
 
 def format_remedy(verdict: Verdict, additional_data: AdditionalData) -> str:
-    """Return advice on how to settle an open verdict."""
+    """Phrase advice on how to settle an open verdict."""
     seeds = f"run {format_more(additional_data.seeds, 'seed')}" if additional_data.seeds else ""
     noun = _get_document_noun(verdict)
     documents = f"score {format_more(additional_data.documents, noun)}" if additional_data.documents else ""
@@ -209,7 +209,7 @@ def format_not_comparable(variant_name: str, reason: str) -> str:
 
 
 def format_rank_test(verdict: Verdict, p_value: float, min_seeds: int) -> str:
-    """Return a sentence on the outcome of the rank test in which lost runs rank worst.
+    """Phrase the outcome of the rank test in which lost runs rank worst.
 
     `min_seeds` is the smallest number of seeds with which the test can reach a decision.
     """
@@ -225,7 +225,7 @@ def format_rank_test(verdict: Verdict, p_value: float, min_seeds: int) -> str:
 
 
 def _format_additional_data(verdict: Verdict, additional_data: AdditionalData) -> str:
-    """Return a sentence on the data that would settle an open verdict, or an empty string for settled verdicts."""
+    """Phrase which data would settle an open verdict; an empty string for settled verdicts."""
     if verdict.outcome != CANNOT_TELL:
         return ""
     seeds = f"about {format_more(additional_data.seeds, 'seed')}" if additional_data.seeds else ""
@@ -258,7 +258,7 @@ def _capitalize_first(text: str) -> str:
 
 
 def _format_caveats(verdict: Verdict, unused_seeds: Sequence[int]) -> str:
-    """Return sentences on missing documents and on unmatched seeds, or an empty string if there are none."""
+    """Phrase caveats on missing documents and on unmatched seeds; an empty string if there are none."""
     caveats = []
     if verdict.examples == 1:
         caveats.append("Only one score per seed is known, so this holds for this test set, not for new text like it.")
@@ -279,7 +279,7 @@ def _format_caveats(verdict: Verdict, unused_seeds: Sequence[int]) -> str:
 
 
 def _choose_decimals(metric: Metric, interval: Interval) -> int:
-    """Return the number of decimals needed to show the interval's half-width with two significant digits.
+    """Return the decimals with which a verdict states an interval: two significant digits of its half-width.
 
     An end that rounds to 0 gets up to two more, since whether it is above or below 0 decides the verdict.
     """
@@ -301,7 +301,7 @@ def _is_shown_as_percentage(metric: Metric) -> bool:
 
 
 def _format_interval(metric: Metric, interval: Interval, decimals: int) -> str:
-    """Return the interval in words, as in "1.2 to 3.4 % lower"."""
+    """Phrase an interval in a verdict, as in "1.2 to 3.4 % lower"."""
     low, high = interval
     if metric.is_relative and low >= MAX_SHOWN_CHANGE:
         return "also beyond that"
@@ -313,7 +313,7 @@ def _format_interval(metric: Metric, interval: Interval, decimals: int) -> str:
 
 
 def _format_change(metric: Metric, effect: float, decimals: int) -> str:
-    """Return a change in words, as in "3.1 % lower"."""
+    """Phrase a change in a verdict, as in "3.1 % lower"."""
     if effect == 0:
         return "the same"
     if metric.is_relative and effect >= MAX_SHOWN_CHANGE:
@@ -329,7 +329,7 @@ def _format_direction(effect: float) -> str:
 
 
 def _format_number(metric: Metric, magnitude: float, decimals: int) -> str:
-    """Return a magnitude without its unit, in percent where the metric is shown as a percentage."""
+    """Phrase a magnitude in a verdict without its unit, in percent where the metric is shown as a percentage."""
     number = magnitude * (100 if _is_shown_as_percentage(metric) else 1)
     if decimals == MAX_DECIMALS and 0 < number < 0.5 * 10**-MAX_DECIMALS:
         return f"{number:.2g}"
@@ -337,7 +337,7 @@ def _format_number(metric: Metric, magnitude: float, decimals: int) -> str:
 
 
 def _format_with_unit(metric: Metric, magnitude: float, decimals: int | None = None) -> str:
-    """Return a magnitude with its unit for use in a sentence, with all significant digits if `decimals` is None."""
+    """Phrase a magnitude in a verdict with its unit, with all significant digits if `decimals` is None."""
     if decimals is None:
         number = f"{round(magnitude * (100 if _is_shown_as_percentage(metric) else 1), 9):g}"
     else:

@@ -78,7 +78,7 @@ def _integrate_over_half_widths(
 
 
 def _divide_by_standard_error(difference: PerExperiment, standard_error: float) -> PerExperiment:
-    """Return the difference in units of its standard error, of which the power is a function.
+    """Return the difference in units of its standard error, of which the statistical power is a function.
 
     If the standard error is 0, return the largest value with the sign of the difference.
     """

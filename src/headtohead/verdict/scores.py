@@ -40,6 +40,7 @@ class Scores:
     resolution: float | None = None
 
     def __post_init__(self) -> None:
+        """Convert totals and weights to arrays; raise ScoresError with all errors in the scores."""
         values = _to_float_array("values", self.values)
         weights = _to_float_array("weights", self.weights)
         errors = _find_array_errors(self.seeds, values, weights, self.examples, self.lost)
@@ -235,7 +236,7 @@ def _check_same_examples(variant_name: str, baseline: Scores, variant: Scores) -
 
 
 def _to_float_array(name: str, array_like: object) -> Float[np.ndarray, "..."]:
-    """Convert to a float64 array; raise ScoresError if that is not possible."""
+    """Convert scores to a float64 array; raise ScoresError if that is not possible."""
     try:
         return np.array(array_like, dtype=np.float64)
     except (TypeError, ValueError) as error:

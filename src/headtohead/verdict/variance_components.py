@@ -160,7 +160,7 @@ class _MeanSquares:
 def _compute_mean_squares(
     totals: Float[np.ndarray, "experiments seeds documents"], weights: Float[np.ndarray, "experiments documents"]
 ) -> _MeanSquares:
-    """Return the mean squares of a two-way layout with seeds and documents as factors."""
+    """Return the mean squares from which variance components are estimated, with seeds and documents as factors."""
     num_seeds = totals.shape[1]
     seed_means = totals.sum(axis=-1) / weights.sum(axis=-1)[:, None]
     mean = seed_means.mean(axis=-1)
@@ -186,7 +186,7 @@ class _DocumentShares(NamedTuple):
 
 
 def _compute_document_shares(weights: Float[np.ndarray, "experiments documents"]) -> _DocumentShares:
-    """Return p[j], g[j] and P."""
+    """Return p[j], g[j] and P, the document shares in the variance components."""
     shares = weights / weights.sum(axis=-1, keepdims=True)
     sum_of_squares = (shares**2).sum(axis=-1)
     denominators = 1 - 2 * shares + sum_of_squares[:, None]

@@ -193,7 +193,7 @@ def has_run_with_value(comparison: ComparisonFolder) -> bool:
 
 
 def list_setting_changes(previous: ComparisonFile, current: ComparisonFile) -> list[str]:
-    """Return what differs between two comparisons: settings, revisions and scripts.
+    """Return what differs between the comparison in a folder and the requested one: settings, revisions, scripts.
 
     Added seeds and settings that cannot change a value, such as the question, are ignored.
     """

@@ -24,6 +24,7 @@ class CommandProgressDisplay:
     """Shows a live table of the metric while a comparison runs; without a terminal, prints a line periodically."""
 
     def __init__(self, config: VersusConfig) -> None:
+        """Prepare the table of a comparison's runs."""
         self.config = config
         console = get_stderr_console()
         self.is_interactive = console.is_terminal

@@ -78,7 +78,7 @@ def create_app(
 
 
 def _handle_package_error(request: Request, error: Exception) -> Response:
-    """Respond to one of this package's errors with status 404, 409 or 422."""
+    """Turn one of this package's errors into the app's response: status 404, 409 or 422."""
     status = 404 if isinstance(error, NameNotFoundError) else 409 if isinstance(error, ConflictError) else 422
     field_errors = (
         [{"location": issue.location, "message": issue.message} for issue in error.issues]
@@ -96,7 +96,7 @@ def _handle_http_error(request: Request, error: Exception) -> Response:
 
 
 def _handle_validation_error(request: Request, error: Exception) -> Response:
-    """Respond to an invalid request with status 422 and one message per field."""
+    """Turn an invalid request into the app's response: status 422 and one message per field."""
     assert isinstance(error, RequestValidationError)
     field_errors = [
         {"location": ".".join(map(str, issue["loc"])), "message": str(issue["msg"])} for issue in error.errors()
@@ -112,7 +112,7 @@ def _handle_validation_error(request: Request, error: Exception) -> Response:
 def _build_error_response(
     request: Request, status: int, message: str, field_errors: list[dict[str, str]] | None = None
 ) -> Response:
-    """Return the error as JSON for the API, as text for static files, and as a page otherwise."""
+    """Return an error of the app as JSON for the API, as text for static files, and as a page otherwise."""
     message = message.encode("utf-8", "replace").decode()
     if request.url.path.startswith("/api"):
         return JSONResponse({"detail": message, **({"errors": field_errors} if field_errors else {})}, status)

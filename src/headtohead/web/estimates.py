@@ -66,7 +66,7 @@ class CostEstimator:
 
 
 def _complete_form_schema(schema: JsonDict, full_schema: JsonDict) -> JsonDict:
-    """Add the allowed values, such as names of parts, that a child process has listed with `h2h schema`.
+    """Add the allowed values that the child process `h2h schema` has listed to the schema of the settings form.
 
     Only the first schema, which the server builds without torch, contains defaults and descriptions.
     """
@@ -78,7 +78,10 @@ def _complete_form_schema(schema: JsonDict, full_schema: JsonDict) -> JsonDict:
 
 
 async def _run_h2h_command(arguments: Sequence[str]) -> tuple[int, str, str]:
-    """Run `h2h plan` or `h2h schema` in a child process of low priority; return its exit code, stdout and stderr."""
+    """Estimate costs or list parts in a child process of low priority: run `h2h plan` or `h2h schema`.
+
+    Return its exit code, stdout and stderr.
+    """
     child = await asyncio.create_subprocess_exec(
         *PYTHON_COMMAND,
         "-m",

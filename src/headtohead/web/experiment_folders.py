@@ -111,7 +111,7 @@ def validate_new_experiment_name(name: str) -> str:
 
 
 def _is_valid_unicode(name: str) -> bool:
-    """Return whether a name can be part of a URL."""
+    """Return whether the name of an experiment's folder can be part of a URL."""
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -100,7 +100,7 @@ def is_loopback(address: str) -> bool:
 
 
 def _is_ip_address(name: str) -> bool:
-    """Return whether a host name is an IP address."""
+    """Return whether the host name of a request is an IP address."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -118,6 +118,7 @@ class RequestGuard:
         """open event streams by client address, oldest first"""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check a request and forward it to the app, or respond with a rejection."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
@@ -241,7 +242,7 @@ def _classify_request(scope: Scope) -> str:
 
 
 def _read_headers(scope: Scope) -> dict[str, str]:
-    """Return the headers by name. Security-relevant headers that occur more than once are treated as empty."""
+    """Return a request's headers by name. Security-relevant ones that occur more than once are treated as empty."""
     headers: dict[str, str] = {}
     for name, value in scope["headers"]:
         key = name.decode("latin-1").lower()
@@ -278,7 +279,7 @@ def _equals_constant_time(actual: str, expected: str) -> bool:
 
 
 def _add_security_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Add the security headers that a response does not set itself."""
+    """Add the security headers that a guarded response does not set itself."""
     set_names = {bytes(name).lower() for name, _ in headers}
     missing_headers = [
         (name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items() if name.encode() not in set_names
@@ -287,7 +288,7 @@ def _add_security_headers(headers: list[tuple[bytes, bytes]]) -> list[tuple[byte
 
 
 async def _send_rejection(scope: Scope, send: Send, rejection: Rejection) -> None:
-    """Send a rejection, as JSON for API paths and as plain text otherwise."""
+    """Reject a request: respond with JSON for API paths and with plain text otherwise."""
     is_api = scope["path"].startswith("/api")
     content_type = "application/json" if is_api else "text/plain; charset=utf-8"
     body = json.dumps({"detail": rejection.reason}).encode() if is_api else rejection.reason.encode() + b"\n"

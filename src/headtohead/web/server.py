@@ -33,7 +33,7 @@ class WebServer(uvicorn.Server):
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """Return a listening socket, or raise a RequestError if the address is invalid or in use."""
+    """Return the listening socket of the server, or raise a RequestError if the address is invalid or in use."""
     try:
         family, socket_type, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror:
@@ -54,7 +54,7 @@ def bind_socket(host: str, port: int) -> socket.socket:
 
 
 def resolve_access_token(host: str, token_file: Path | None) -> str | None:
-    """Return the access token in the file, a new token if other machines can connect, or None if none is needed."""
+    """Return the server's access token: from the file, new if other machines can connect, or None if not needed."""
     if token_file is not None:
         try:
             token = token_file.read_text(encoding="utf-8").strip()

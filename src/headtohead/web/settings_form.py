@@ -98,7 +98,7 @@ def _list_experiment_files(experiment_files_folder: Path) -> list[str]:
 
 
 def resolve_recipe(recipe: str, experiment_files_folder: Path) -> str:
-    """Return the RECIPE argument for `h2h run`; unknown names are rejected."""
+    """Return the RECIPE argument of `h2h run` for a submitted form; unknown names are rejected."""
     if recipe in recipe_catalog.list_recipes():
         return recipe
     if recipe in _list_experiment_files(experiment_files_folder):
@@ -139,7 +139,7 @@ def build_form_fields(
 
 
 def _get_table_properties(schema: JsonDict, table_name: str, raw_experiment: JsonDict) -> JsonDict:
-    """Return the JSON-schema properties of an experiment-file table for the experiment's model kind."""
+    """Return the JSON-schema properties of a table for which the form has fields, for the experiment's model kind."""
     names = {"data": "DataConfig", "training": "TrainingConfig", "model": "TransformerConfig"}
     if "pretrained" in raw_experiment.get("model", {}):
         names["model"] = "PretrainedModelConfig"
@@ -248,7 +248,7 @@ def parse_training_request(
 
 
 def validate_training_request(request: TrainingRequest, experiment_files_folder: Path) -> TrainingRequest:
-    """Run all checks that do not need torch, and return the request with absolute paths."""
+    """Run all checks of a submitted form that do not need torch; return the request with absolute paths."""
     recipe = resolve_recipe(request.recipe, experiment_files_folder)
     issues: list[ValidationIssue] = []
     settings = []
@@ -281,7 +281,7 @@ def validate_training_request(request: TrainingRequest, experiment_files_folder:
 def _collect_path_issues(
     setting: str, value: Any, experiment_files_folder: Path, issues: list[ValidationIssue]
 ) -> None:
-    """Add an issue for every path in a setting's value, also in nested lists and tables, that leaves the folder."""
+    """Add an issue for every path in a submitted setting, also in nested lists and tables, that leaves the folder."""
     if isinstance(value, dict):
         for item in value.values():
             _collect_path_issues(setting, item, experiment_files_folder, issues)

@@ -68,7 +68,7 @@ AppContextDep = Annotated[AppContext, Depends(get_app_context)]
 
 @lru_cache(maxsize=1)
 def _create_jinja_environment() -> Environment:
-    """Return the jinja2 environment that all pages share."""
+    """Return the jinja2 environment with the templates of all pages of the site."""
     environment = create_environment(WEB_FOLDER / "templates")
     environment.globals.update(navigation=NAVIGATION, address=build_url_path)
     environment.tests["endswith"] = lambda text, ending: str(text).endswith(ending)
@@ -93,7 +93,7 @@ def render_page(request: Request, template: str, status: int = 200, **view: Any)
 
 
 async def parse_form_body(request: Request) -> dict[str, str]:
-    """Return the fields of a form that a page submits, by name: a FastAPI dependency."""
+    """Return the fields of a form that any page of the site submits, by name: a FastAPI dependency."""
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type not in ("application/x-www-form-urlencoded", ""):
         raise HTTPException(415, "forms must be sent as application/x-www-form-urlencoded")
@@ -105,7 +105,7 @@ async def parse_form_body(request: Request) -> dict[str, str]:
 
 
 def serve_static_file(name: str) -> Response:
-    """Serve the pages' style sheet and scripts; respond with 404 to any other name."""
+    """Serve the style sheet and scripts of the site; respond with 404 to any other name."""
     headers = {"cache-control": "no-cache"}
     if name == "site.css":
         return Response(build_site_stylesheet(), media_type="text/css", headers=headers)

@@ -221,7 +221,7 @@ def _sign_record(root: Path, training: TrainingProcess) -> str:
 
 @lru_cache(maxsize=1)
 def _read_signing_key() -> bytes:
-    """Return this user's signing key, created on first use. Without a writable cache it lasts as long as the server."""
+    """Return the user's key for records of training processes, created on first use."""
     path = get_cache_folder("serve") / "signing-key"
     key = secrets.token_bytes(32)
     try:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from headtohead.audit.audited_model import build_mixed_padding_mask
 from headtohead.audit.conformance.fixtures import build_fixture
 from headtohead.audit.model_audit import COMPARISON_CHECKS
 from headtohead.audit.model_checks.kv_cache import compute_logits_in_chunks
+from headtohead.audit.model_checks.padding import build_mixed_padding_mask
 from headtohead.audit.tolerance import Difference
 from headtohead.config.validation.component_options import get_component_options
 from headtohead.nn.parts import registry

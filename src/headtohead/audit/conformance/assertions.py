@@ -13,7 +13,7 @@ class CheckFailedError(Exception):
 
 
 def assert_tensor(actual: object, shape: tuple[int, ...], dtype: torch.dtype, label: str) -> None:
-    """Raise CheckFailedError unless a value from a part is a tensor with this shape and dtype and finite values."""
+    """Assert that a value from a part is a tensor with this shape and dtype and finite values."""
     if not isinstance(actual, Tensor):
         raise CheckFailedError(f"{label}: {type(actual).__name__} instead of a tensor")
     if tuple(actual.shape) != shape:

@@ -149,7 +149,7 @@ def check_row_selection(fixture: PartFixture) -> str:
 
 
 def _decodes_as_expected(model: Transformer, input_ids: Tensor, rows: Sequence[int], expected: Tensor) -> bool:
-    """Return whether decoding a prompt, selecting rows of the batch and decoding the rest gives the expected logits."""
+    """Return whether a fixture's model decodes correctly after rows of the batch were selected in the middle."""
     cache, row_indices = model.create_cache(), torch.tensor(list(rows))
     assert cache is not None
     _compute_logits(model, input_ids[:, :PROMPT_LENGTH], cache=cache)
@@ -181,7 +181,7 @@ def check_auxiliary_losses(fixture: PartFixture) -> str:
 
 
 def find_unchosen_experts(fixture: PartFixture) -> str:
-    """Return a description of stacked expert weights (experts, ...) of which some have no gradient.
+    """Return which stacked expert weights (experts, ...) of the fixture's model have no gradient for some expert.
 
     Return an empty string if all have one.
     """

@@ -41,7 +41,7 @@ def check_initialization(fixture: PartFixture) -> str:
 
 
 def _initialize_after_random_draws(fixture: PartFixture, *, rng_seed: int) -> dict[str, Tensor]:
-    """Return copies of the initial parameters and buffers by name, of a model built after seeding Python and numpy.
+    """Return copies of the initial parameters and buffers of a fixture's model, built after seeding Python and numpy.
 
     A part that draws from the global random states of these instead of torch's would differ.
     """
@@ -58,7 +58,7 @@ def _initialize_after_random_draws(fixture: PartFixture, *, rng_seed: int) -> di
 
 
 def _find_overwritten_constructor_values(fixture: PartFixture) -> list[str]:
-    """Return the names of tensors inside parts whose initial values are not those that a constructor of the part set.
+    """Return the tensors inside parts whose initialization overwrites the values that a constructor of the part set.
 
     They differ in kind: constants that changed, or values with a different spread.
     """
@@ -81,7 +81,7 @@ def _find_overwritten_constructor_values(fixture: PartFixture) -> list[str]:
 
 
 def _differs_in_kind(constructed: Tensor, initial: Tensor) -> bool:
-    """Return whether initial values are not the constants, or do not have the spread, of those after construction."""
+    """Return whether initialization changed the constants, or the spread, of the values that a constructor set."""
     if constructed.numel() < 2 or not bool(constructed.isfinite().all()):
         return False
     if bool((constructed == constructed.flatten()[0]).all()):
@@ -91,7 +91,7 @@ def _differs_in_kind(constructed: Tensor, initial: Tensor) -> bool:
 
 
 def _find_tensors_with_ignored_seed(model: nn.Module) -> list[str]:
-    """Return the names of tensors whose initial values are random, but the same for every seed.
+    """Return the names of tensors whose initialization is random, but the same for every seed.
 
     Their module's `reset_parameters` uses the random generator of torch, but always draws the same values.
     """
@@ -112,7 +112,7 @@ def _find_tensors_with_ignored_seed(model: nn.Module) -> list[str]:
 
 
 def _draw_initial_values(reset: Callable[[], object], tensors: dict[str, Tensor]) -> tuple[bool, dict[str, Tensor]]:
-    """Call a module's `reset_parameters`; return whether it used the random generator, and copies of its tensors."""
+    """Initialize a module by `reset_parameters`; return whether it drew random numbers, and copies of its tensors."""
     state_before = torch.get_rng_state()
     reset()
     uses_generator = not torch.equal(state_before, torch.get_rng_state())

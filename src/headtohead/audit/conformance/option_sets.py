@@ -34,7 +34,7 @@ def list_option_sets(part_class: type[Component]) -> list[dict[str, Any]]:
 
 
 def _guess_option_value(part_class: type[Component], option_name: str, annotation: Any) -> Any:
-    """Return a value with which to check a part that requires an option; raise PartError if none fits its type."""
+    """Return a value to check a part with for an option that it requires; raise PartError if none fits its type."""
     if typing.get_origin(annotation) is typing.Literal:
         return typing.get_args(annotation)[0]
     value_by_type = {int: 4, float: 0.5, bool: True}

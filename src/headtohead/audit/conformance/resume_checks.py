@@ -37,7 +37,7 @@ class FixtureTraining:
 
     @classmethod
     def start(cls, fixture: PartFixture, training: TrainingConfig) -> FixtureTraining:
-        """Return a training before its first step."""
+        """Return a training of the fixture's model before its first step."""
         model = build_model(fixture.config, VOCAB_SIZE, fixture.num_classes)
         assert isinstance(model, Transformer)
         objective = ClassificationObjective() if fixture.is_encoder else LanguageModelObjective()
@@ -46,7 +46,7 @@ class FixtureTraining:
         return cls(model.train(), objective, optimizer, fixture.num_classes)
 
     def train(self, start: int, end: int) -> None:
-        """Train from step `start` up to, but not including, `end`."""
+        """Train the fixture's model from step `start` up to, but not including, `end`."""
         for step in range(start, end):
             batch, hessian = build_random_training_batch(step, self.num_classes), {}
             with fork_seeded_rng("conformance", "training", step):
@@ -61,7 +61,7 @@ class FixtureTraining:
         self.objective.compute_loss(self.model, batch).backward()
 
     def restart(self, fixture: PartFixture, training: TrainingConfig) -> FixtureTraining:
-        """Return a training that continues from what a checkpoint of this one contains."""
+        """Resume: return a training that continues from what a checkpoint of this one contains."""
         resumed = FixtureTraining.start(fixture, training)
         resumed.model.load_state_dict({name: tensor.clone() for name, tensor in self.model.state_dict().items()})
         tensors = self.optimizer.collect_state_tensors()
@@ -70,7 +70,7 @@ class FixtureTraining:
 
     @torch.no_grad()
     def compute_logits(self, step: int) -> Tensor:
-        """Return the logits in evaluation mode, with the weights that are evaluated after `step` steps."""
+        """Return the logits to compare with resumed training, with the weights that are evaluated after a step."""
         with self.optimizer.use_evaluation_weights(step), fork_seeded_rng("conformance", "evaluation"):
             logits: Tensor = self.model.eval()(build_random_training_batch(0, self.num_classes).input_ids).logits
         self.model.train()
@@ -78,7 +78,7 @@ class FixtureTraining:
 
 
 def build_random_training_batch(step: int, num_classes: int | None) -> Batch:
-    """Return the batch that interrupted and uninterrupted training of a fixture's model have in common at a step.
+    """Return the batch of a step, which is the same for interrupted, resumed and uninterrupted training.
 
     It has random tokens, with the next tokens or random classes as labels.
     """

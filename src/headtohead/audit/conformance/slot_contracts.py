@@ -67,7 +67,7 @@ def _group_key_heads(fixture: PartFixture) -> PartFixture:
 
 
 def _build_context(part: Part, shared: dict[str, Any], **settings: Any) -> ForwardContext:
-    """Return the context of a pass over random token ids (batch, length).
+    """Return the context with which a slot's contract calls a part: a pass over random token ids (batch, length).
 
     `shared` holds the values that layers share; they are checked in their order.
     """
@@ -125,7 +125,7 @@ def _check_position_contract(part: Position, dtype: torch.dtype, shared: dict[st
 
 
 def _check_attention_bias(part: Position, bias: Tensor, positions: Tensor, context: ForwardContext) -> None:
-    """Check the shape of a position part's attention bias, with and without leading batch axes."""
+    """Check the contract of a position part's attention bias: its shape with and without leading batch axes."""
     batched_positions = positions.expand(BATCH_SIZE, INPUT_LENGTH)
     shape = (part.sizes.heads, INPUT_LENGTH, INPUT_LENGTH)
     if bias.dim() != 3 or bias.shape[0] not in (1, shape[0]) or tuple(bias.shape[1:]) != shape[1:]:

@@ -130,7 +130,7 @@ def check_part(
 
 
 def check_part_file(path: str | Path, base_dir: Path | None = None) -> list[PartCheckResult]:
-    """Import a file and check every part that it defines, with its defaults and other values of its options."""
+    """Import a file and run the conformance suite on every part that it defines, with several values of its options."""
     file = registry.load_plugin(path, base_dir or Path())
     module_name = registry.compute_plugin_module_name(file)
     part_classes = [part_class for part_class in registry.list_part_classes() if part_class.__module__ == module_name]
@@ -144,7 +144,7 @@ def check_part_file(path: str | Path, base_dir: Path | None = None) -> list[Part
 
 
 def _check_training_part(slot: str, component: ComponentConfig, check_names: Sequence[str]) -> list[PartCheckResult]:
-    """Run the checks for parts of training, such as optimizers, with a small decoder."""
+    """Run the conformance suite on a part of training, such as an optimizer, with a small decoder."""
     checks: dict[str, tuple[str, Callable[[], str]]] = {
         "contract": (
             "methods of the part called directly",
@@ -169,7 +169,7 @@ def _check_training_part(slot: str, component: ComponentConfig, check_names: Seq
 
 
 def _list_fixture_setups(slot: str) -> list[FixtureSetup]:
-    """Return the kinds of small models that parts of a slot are checked in."""
+    """Return the kinds of small models in which the conformance suite checks the parts of a slot."""
     if slot in ("pool", "output"):
         return [FixtureSetup(is_encoder=slot == "pool", has_window=False)]
     window_settings = (False, True) if slot in SLOTS_CHECKED_WITH_WINDOW else (False,)
@@ -177,7 +177,7 @@ def _list_fixture_setups(slot: str) -> list[FixtureSetup]:
 
 
 def _explain_constructor_arguments(part_class: type[Component], error: Exception) -> str:
-    """Return the arguments that the small models build parts of this slot with, if the part could not be built."""
+    """Return the arguments with which the conformance suite builds parts of this slot, if a part could not be built."""
     if not isinstance(error, TypeError):
         return ""
     base = next(base for base in SLOT_CONTRACTS[part_class.slot].base_classes if issubclass(part_class, base))
@@ -223,7 +223,7 @@ def _run_part_check(fixture: PartFixture, part_class: type[Component], check_nam
 
 
 def _compare_invariant_with_declaration(fixture: PartFixture, check: ModelCheck) -> Iterator[CheckOutcome]:
-    """Measure whether an invariant holds, and compare with the violations that the part declares in `violates`.
+    """Check an invariant for the suite: it must hold unless the part declares in `violates` that it does not.
 
     Both modes are measured if the invariant applies to training mode as well.
     """
@@ -248,7 +248,7 @@ def _compare_invariant_with_declaration(fixture: PartFixture, check: ModelCheck)
 
 
 def _describe_invariant(check_name: str, is_declared: bool, worst: Difference, model: Transformer) -> str:
-    """Return whether an invariant holds, compared with what the part declares in `violates`, and advice."""
+    """Return the suite's sentence on an invariant: whether it holds, whether that was declared, and advice."""
     if worst.is_within_tolerance and not is_declared:
         return f"holds: {worst}"
     if not worst.is_within_tolerance:

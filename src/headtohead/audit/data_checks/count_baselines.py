@@ -88,7 +88,7 @@ def score_count_models(encoded_splits: Mapping[str, EncodedSplit], vocab_size: i
 
 
 def _sample_bigrams(encoded: EncodedSplit) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the first and second tokens of the bigrams within rows, from all tokens or from evenly spaced chunks."""
+    """Return the bigrams within rows that a count baseline is fitted to: all, or those of evenly spaced chunks."""
     num_tokens = encoded.token_ids.numel()
     is_long = num_tokens > MAX_COUNTED_TOKENS
     length = MAX_COUNTED_TOKENS // NUM_CHUNKS if is_long else num_tokens
@@ -148,7 +148,7 @@ class NaiveBayes:
         return log_scores
 
     def predict(self, token_rows: TokenRows) -> NDArray[np.int64]:
-        """Return each row's predicted class, shape (rows,)."""
+        """Return each row's class as predicted by the naive Bayes baseline, shape (rows,)."""
         log_scores = [
             self._compute_log_scores(self.counts[:, token_ids], self.class_totals, self.smoothing)
             for token_ids in _iter_row_token_ids(token_rows)

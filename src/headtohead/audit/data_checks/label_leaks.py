@@ -84,7 +84,7 @@ def is_label_leak(error_rate: float, chance_error_rate: float) -> bool:
 
 
 def _select_first_rows(token_rows: TokenRows) -> TokenRows:
-    """Return the first `MAX_ROWS` rows of a split, to limit the cost of the features."""
+    """Return the first `MAX_ROWS` rows of a split, to limit the cost of the features that may leak a label."""
     num_rows = min(len(token_rows), MAX_ROWS)
     assert token_rows.labels is not None
     num_tokens = token_rows.row_offsets[num_rows]
@@ -111,7 +111,7 @@ def _predict_from_nearest(
 
 
 def _compute_token_features(token_rows: TokenRows) -> dict[str, FeatureValues]:
-    """Return each row's token count and its first and last tokens, with -1 where a row is too short."""
+    """Return features that may leak a label: token count, first and last token of each row; -1 if it is too short."""
     row_starts, row_ends = token_rows.row_offsets[:-1].numpy(), token_rows.row_offsets[1:].numpy()
     token_ids = token_rows.token_ids.numpy()
     end_tokens = {}
@@ -130,7 +130,7 @@ def _compute_token_features(token_rows: TokenRows) -> dict[str, FeatureValues]:
 
 
 def _compute_number_features(rows: Sequence[str]) -> dict[str, FeatureValues]:
-    """Return the first, last and largest number in each text, their sum, and the last digits; -1 if there is none."""
+    """Return features that may leak a label: numbers in each text, such as the first, last and largest; -1 if none."""
     numbers = [[float(match) for match in _NUMBER_PATTERN.findall(row)[:64]] or [-1.0] for row in rows]
     features = {
         "the first number": np.array([row_numbers[0] for row_numbers in numbers]),
@@ -168,7 +168,7 @@ def _list_row_token_pairs(token_rows: TokenRows, vocab_size: int) -> tuple[NDArr
 
 
 def _find_first_positions(token_rows: TokenRows, token_ids: Sequence[int]) -> NDArray[np.float64]:
-    """Return the position at which each token first occurs in each row, shape (rows, tokens).
+    """Return a feature that may leak a label: where each token first occurs in each row, shape (rows, tokens).
 
     Tokens that do not occur get a large number.
     """
@@ -182,7 +182,7 @@ def _find_first_positions(token_rows: TokenRows, token_ids: Sequence[int]) -> ND
 
 
 def _hash_token_pairs(token_rows: TokenRows) -> TokenRows:
-    """Return, for each row, the hashes of all pairs of adjacent tokens, as the tokens of a naive Bayes classifier."""
+    """Return the pairs of adjacent tokens in each row as hashes, in which naive Bayes looks for a label leak."""
     token_ids = token_rows.token_ids.long()
     hashes = (token_ids[:-1] * 1_000_003 + token_ids[1:]) % NUM_PAIR_HASHES
     is_inside_row = torch.ones(len(hashes), dtype=torch.bool)
@@ -194,7 +194,7 @@ def _hash_token_pairs(token_rows: TokenRows) -> TokenRows:
 
 
 def find_label_marks(train: TokenRows, num_classes: int, vocab_size: int) -> dict[int, float]:
-    """Return the tokens that mark a label: they occur in many rows, nearly all with that label.
+    """Return the tokens that leak a label: they occur in many rows, nearly all with that label.
 
     The values are the shares of the rows that contain them.
     """

@@ -26,7 +26,7 @@ class HashLookup:
         self._is_prefix_known[self._hashes >> self._prefix_shift] = True
 
     def find(self, candidates: NDArray[np.uint64]) -> None:
-        """Record at which position of the second text, counted over all its chunks, each hash occurs first."""
+        """Look up n-grams of the second text: record at which position, over all chunks, each hash occurs first."""
         if not len(self._hashes):
             return
         positions, *columns = np.nonzero(self._is_prefix_known[candidates >> self._prefix_shift])

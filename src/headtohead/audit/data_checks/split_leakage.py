@@ -134,7 +134,7 @@ def audit_validation_overlap(corpus: Corpus, split: Split, use: DataUse) -> Chec
 
 
 def audit_repeats(corpus: Corpus, split: Split, use: DataUse) -> CheckResult:
-    """Measure how much of a test split repeats its own earlier rows."""
+    """Measure how much of a test split repeats its own earlier rows, as a leak within the split."""
     noun = get_row_noun(corpus)
     name = f"repeated {noun} of {split.name}"
     group_ids = group_repeated_rows(split.rows)
@@ -184,7 +184,7 @@ def audit_shared_documents(corpus: Corpus, split: Split) -> CheckResult:
 
 
 def _are_consecutive_numbers(document_names: Sequence[str]) -> bool:
-    """Return whether documents are only numbered, from 0 or 1, so that equal names do not mean equal documents."""
+    """Return whether splits only number their documents, from 0 or 1: equal names are then no shared documents."""
     numbers = sorted({int(name) for name in document_names if name.isdecimal()})
     return len(numbers) == len(set(document_names)) and numbers in (
         [*range(len(numbers))],

@@ -84,7 +84,7 @@ class TextOverlap:
 
 
 def find_overlap(rows: Sequence[str], source_rows: Iterable[str]) -> TextOverlap:
-    """Look up rows in the text of `source_rows`, which is read once."""
+    """Find the rows whose text overlaps with that of `source_rows`, which is read once."""
     unique_rows, normalized_rows = set(rows), {normalize_text(row) for row in rows}
     stride = _choose_sampling_stride(rows)
     sampled_rows = np.arange(0, len(rows), stride)
@@ -145,7 +145,7 @@ def select_counted_rows(lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
 
 
 def group_repeated_rows(rows: Sequence[str]) -> NDArray[np.int64]:
-    """Return, for each row, the index of the first row that it copies or nearly copies, or its own index.
+    """Return, for each row, the index of the first row with which it overlaps as a copy or near copy, or its own.
 
     Rows with the same index form a group, which counts as a single example.
     """

@@ -145,7 +145,7 @@ def _audit_given_vocabulary(
 
 
 def _find_longest_tokens(tokenizer: TokenizerProtocol) -> list[int]:
-    """Return the ids of tokens of at least 3 characters that are not a prefix or suffix of others, such as words."""
+    """Return the vocabulary's tokens of at least 3 characters that are no prefix or suffix of others, such as words."""
     tokens = [tokenizer.id_to_token(token_id) for token_id in range(tokenizer.vocab_size)]
     affixes = {token[:end] for token in tokens for end in range(3, len(token))}
     affixes |= {token[start:] for token in tokens for start in range(1, len(token) - 2)}
@@ -153,7 +153,7 @@ def _find_longest_tokens(tokenizer: TokenizerProtocol) -> list[int]:
 
 
 def _describe_coverage(coverage: _SplitCoverage, noun: str) -> str:
-    """Return a sentence about the tokens in a split that the tokenizer knows only from text outside train."""
+    """Return a sentence about the tokens in a split that are in the vocabulary only because of text outside train."""
     percent = _format_percentage(coverage.tokens_outside_train, coverage.num_tokens)
     description = (
         f"{coverage.split_name}: {percent} of {coverage.num_tokens:,} tokens are known only through text outside train"
@@ -185,7 +185,7 @@ def _collect_text_outside_train(corpus: Corpus) -> _TextOutsideTrain:
 def _measure_split_coverage(
     split: Split, tokenizer: TokenizerProtocol, token_counts: SplitTokenCounts, text_outside_train: _TextOutsideTrain
 ) -> _SplitCoverage:
-    """Count a held-out split's tokens that do not occur in train, grouped by where they do occur."""
+    """Count the vocabulary's tokens of a held-out split that do not occur in train, grouped by where they do occur."""
     counts = token_counts[split.name]
     is_not_in_train = (counts > 0) & (token_counts["train"] == 0)
     special_ids = {tokenizer.unk_id, tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id}
@@ -214,7 +214,7 @@ def _measure_split_coverage(
 
 
 def _is_word_in_rows(word: str, rows: Sequence[str]) -> bool:
-    """Return whether a word occurs in `rows`, which are read in blocks because they may not fit into memory."""
+    """Return whether a vocabulary's word occurs in `rows`, read in blocks because they may not fit into memory."""
     row_iterator = iter(rows)
     while block := list(islice(row_iterator, ROWS_PER_BLOCK)):
         if contains_word(word, "\n".join(block).casefold(), match_whole_word=False):
@@ -223,7 +223,7 @@ def _is_word_in_rows(word: str, rows: Sequence[str]) -> bool:
 
 
 def contains_word(word: str, text: str, *, match_whole_word: bool) -> bool:
-    """Return whether the text contains the word; with `match_whole_word`, matches inside longer words are ignored.
+    """Return whether a text contains a word of the vocabulary; with `match_whole_word`, not only inside longer words.
 
     Punctuation is always considered present, because tokenizers rewrite it.
     """

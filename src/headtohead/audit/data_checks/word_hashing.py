@@ -45,7 +45,7 @@ _REMOVE_PUNCTUATION = _PunctuationRemover()
 
 @lru_cache(maxsize=2**17)
 def normalize_text(text: str) -> str:
-    """Return the text in lower case without punctuation and whitespace, by which copies are recognized.
+    """Return the text in lower case without punctuation and whitespace, which is hashed to recognize copies.
 
     If nothing would be left, return the text itself.
     """

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from headtohead.audit.audited_model import AuditedModel, build_mixed_padding_mask
+from headtohead.audit.audited_model import AuditedModel
 from headtohead.audit.model_checks.base import FailureWording, Measurement, ModelCheck, SuccessWording, select_positions
+from headtohead.audit.model_checks.padding import build_mixed_padding_mask
 from headtohead.audit.tolerance import max_abs_finite, measure_tensor_difference
 from headtohead.nn.parts.base import AttentionImplementation
 from headtohead.nn.transformer import Transformer

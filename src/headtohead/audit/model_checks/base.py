@@ -67,7 +67,7 @@ class ModelCheck(ABC):
         return f"{self.failure.observation}: {select_worst(differences)}"
 
     def run(self, audited_model: AuditedModel) -> CheckResult:
-        """Return the result of the check for a trained model."""
+        """Return the result of the check for a trained model: compare its passes, and judge the largest difference."""
         if reason := self.find_inapplicable_reason(audited_model):
             return build_inapplicable_result(self.name, reason)
         if audited_model.nondeterminism == "hidden":

@@ -94,7 +94,7 @@ class CausalityCheck(ModelCheck):
 
 
 def _select_start_positions(audited_model: AuditedModel) -> list[int]:
-    """Return the positions from which tokens are replaced: all of them, or a few if passes are expensive."""
+    """Return the positions from which causality replaces tokens: all of them, or a few if passes are expensive."""
     num_affordable = 4 * MAX_PARAMETER_TOKENS // max(1, audited_model.num_parameters * audited_model.input_length)
     last_position = audited_model.input_length - 1
     if num_affordable >= last_position:
@@ -107,7 +107,7 @@ def _select_start_positions(audited_model: AuditedModel) -> list[int]:
 def _compare_replaced_tokens(
     audited_model: AuditedModel, start_positions: Sequence[int], *, training: bool
 ) -> Iterator[Difference]:
-    """Yield, for each start position, the change in earlier logits when all tokens from there on are replaced."""
+    """Yield the causality violation per start position: changes in earlier logits if the rest is replaced."""
     ids = audited_model.input_ids[: 2 if training else 1]
     expected = audited_model.compute_logits(ids, training=training)
     scale = max_abs_finite(expected)
@@ -132,7 +132,7 @@ def _find_first_changed_position(actual: Tensor, expected: Tensor, difference: D
 
 
 def _compare_at_length(audited_model: AuditedModel, length: int, *, training: bool) -> Iterator[Difference]:
-    """Yield the change in the first half of the logits when the second half of a sequence is replaced or removed."""
+    """Yield causality violations at a length: changes in the first half of the logits if the rest is replaced."""
     ids, start = audited_model.input_ids[:2, :length], length // 2
     expected = audited_model.compute_logits(ids, training=training)
     scale = max_abs_finite(expected)
@@ -149,7 +149,7 @@ def _compare_at_length(audited_model: AuditedModel, length: int, *, training: bo
 
 
 def _compare_padded(audited_model: AuditedModel) -> Difference:
-    """Return the change in earlier logits when later tokens in padded sequences are replaced.
+    """Return the causality violation in padded sequences: the change in earlier logits if later tokens are replaced.
 
     A network may drop its causal mask if it receives a padding mask.
     """

@@ -24,7 +24,7 @@ MAX_FROZEN_SHARE = 0.1
 
 
 def check_initial_loss(audited_model: AuditedModel, batch: Batch, num_choices: int) -> CheckResult:
-    """Check that the loss before training is close to ln(num_choices), the loss of a uniform guess."""
+    """Check the initialization: the loss before training must be close to ln(num_choices), that of a uniform guess."""
     logits = audited_model.compute_logits(batch.input_ids, batch.attention_mask)
     labels = batch.labels.to(logits.device)
     loss = float(F.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORE_INDEX))
@@ -50,7 +50,7 @@ def check_initial_loss(audited_model: AuditedModel, batch: Batch, num_choices: i
 
 
 def check_gradients(audited_model: AuditedModel) -> CheckResult:
-    """Check that every trainable weight has a finite, nonzero gradient in training mode.
+    """Check the initialization: every trainable weight must have a finite, nonzero gradient in training mode.
 
     In a network from a user's file, at most `MAX_FROZEN_SHARE` of the weights may be frozen. Pretrained models are
     frozen by the experiment file.
@@ -99,7 +99,7 @@ def check_gradients(audited_model: AuditedModel) -> CheckResult:
 
 
 def _find_invalid_gradients(audited_model: AuditedModel) -> tuple[list[str], list[str]]:
-    """Return the names of weights that have no gradient, and of weights whose gradient is not finite."""
+    """Return the initialized weights that have no gradient, and those whose gradient is not finite."""
     gradients = audited_model.compute_weight_gradients(
         audited_model.run_forward(audited_model.input_ids, training=True).logits
     )
@@ -109,7 +109,7 @@ def _find_invalid_gradients(audited_model: AuditedModel) -> tuple[list[str], lis
 
 
 def _may_be_unchosen_experts(without_gradient: list[str], parameter_names: list[str]) -> bool:
-    """Return whether the weights without gradient may be those of experts that no token chose.
+    """Return whether weights without gradient at initialization may be those of experts that no token chose.
 
     They may if each belongs to a member of a list inside a layer, and a different member of that list has a gradient.
     """

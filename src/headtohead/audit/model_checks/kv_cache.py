@@ -11,8 +11,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from headtohead.audit.audited_model import AuditedModel, UnsupportedInputError, build_mixed_padding_mask
+from headtohead.audit.audited_model import AuditedModel, UnsupportedInputError
 from headtohead.audit.model_checks.base import FailureWording, Measurement, ModelCheck, SuccessWording
+from headtohead.audit.model_checks.padding import build_mixed_padding_mask
 from headtohead.audit.result import CheckResult
 from headtohead.audit.tolerance import Difference, measure_tensor_difference
 from headtohead.audit.user_code import fork_rngs_for_user_code, format_model_error
@@ -91,7 +92,7 @@ class KVCacheCheck(ModelCheck):
 
 
 def _measure_decoding_session_error(audited_model: AuditedModel) -> Difference:
-    """Return the largest difference of next-token logits in a decoding session from those of full passes.
+    """Return the largest difference between next-token logits with a KV cache, in a session, and of full passes.
 
     The batch is decoded as in `h2h generate`, with prompts of two lengths if the model can pad.
     """

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from headtohead.audit.audited_model import AuditedModel, UnsupportedInputError, build_mixed_padding_mask
+from headtohead.audit.audited_model import AuditedModel, InputIds, PaddingMask, UnsupportedInputError
 from headtohead.audit.model_checks.attention_weights import check_attention_rules
 from headtohead.audit.model_checks.base import FailureWording, Measurement, ModelCheck, SuccessWording, select_positions
 from headtohead.audit.tolerance import Difference, max_abs_finite, measure_tensor_difference, measure_zero_gradient
@@ -34,6 +34,7 @@ class PaddingCheck(ModelCheck):
     )
 
     def find_inapplicable_reason(self, audited_model: AuditedModel) -> str:
+        """Return the reason to skip the check if the model cannot pad, or an empty string."""
         if "attention_mask" not in audited_model.supported_arguments and audited_model.pad_id is None:
             return "the model takes no attention_mask, and no padding token is given"
         return (
@@ -144,3 +145,16 @@ def _build_padded_batch(audited_model: AuditedModel, padded_length: int) -> tupl
         lengths = torch.linspace(max(1, padded_length // 2), padded_length - 1, len(ids)).long().to(ids.device)
         mask = torch.arange(padded_length, device=ids.device) < lengths[:, None]
     return ids.masked_fill(~mask, audited_model.padding_id), mask
+
+
+def build_mixed_padding_mask(input_ids: InputIds) -> PaddingMask:
+    """Return a padding mask in which the rows of a batch cycle through no, left, right and middle padding.
+
+    Both have the shape (batch, length); the mask is False at padding.
+    """
+    length = input_ids.shape[1]
+    mask = torch.ones_like(input_ids, dtype=torch.bool)
+    mask[1::4, : (length + 1) // 3] = False
+    mask[2::4, -min(length - 1, length // 2 + 1) :] = False
+    mask[3::4, length // 4 : length // 4 + length // 2] = False
+    return mask

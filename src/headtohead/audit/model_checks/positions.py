@@ -149,7 +149,7 @@ def _perturb_rows(rows: Tensor, offset: Tensor) -> Iterator[None]:
 
 @contextmanager
 def _perturb_first_embedding(audited_model: AuditedModel, input_ids: Tensor, offset: Tensor) -> Iterator[None]:
-    """Add `offset` to the embedding of the first token inside the context."""
+    """Add `offset` to the embedding of the first position inside the context, to compare with a position table."""
 
     def add_offset(_module: nn.Module, layer_inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         """Return the output of an embedding layer with the offset added if its input is exactly `input_ids`."""

@@ -14,7 +14,8 @@ from typing import ClassVar
 from headtohead.config.tables.data import DataConfig
 from headtohead.data.raw_corpus import RawCorpus, check_raw_corpus
 from headtohead.data.sources.file_formats import has_lone_surrogate
-from headtohead.data.sources.loading import load_corpus, resolve_source
+from headtohead.data.sources.loading import load_corpus
+from headtohead.data.sources.registry import resolve_source
 from headtohead.errors import HeadToHeadError
 from headtohead.nn.parts.registry import load_plugin
 
@@ -22,7 +23,7 @@ from headtohead.nn.parts.registry import load_plugin
 def find_source_violations(
     source: str, *, has_labels: bool = False, plugin: str | Path | None = None, data: DataConfig | None = None
 ) -> list[str]:
-    """Read a corpus source and return what is wrong with it, one sentence each; an empty list if it conforms.
+    """Check that a corpus source conforms: read it and return what is wrong with it, one sentence each.
 
     Args:
         source: The source, written as in `data.source`.
@@ -58,7 +59,7 @@ def _collect_rows(raw_corpus: RawCorpus) -> dict[str, tuple[tuple[str, ...], tup
 
 
 def _find_row_violations(raw_corpus: RawCorpus) -> list[str]:
-    """Return a message for every row that is not a non-empty string of valid Unicode."""
+    """Check conformance of rows: return a message for each that is not a non-empty string of valid Unicode."""
     violations = []
     for name, split in raw_corpus.list_splits().items():
         rows: Sequence[object] = split.rows
@@ -75,7 +76,7 @@ def _find_row_violations(raw_corpus: RawCorpus) -> list[str]:
 
 
 def _find_label_violations(raw_corpus: RawCorpus) -> list[str]:
-    """Return a message for every label of a held-out split that does not occur in train."""
+    """Check conformance of labels: return a message for each label of a held-out split that train does not have."""
     labels_by_split = {name: set(split.labels or ()) for name, split in raw_corpus.list_splits().items()}
     return [
         f"{name}: label {label!r} does not occur in train"

@@ -141,7 +141,7 @@ def _add_document_column(
 
 
 def _build_raw_split(path: Path, numbered_rows: Sequence[NumberedRow], roles: Sequence[str]) -> RawSplit:
-    """Return a table's rows as a split. Cells are in the order of `roles`; the last role may be absent."""
+    """Return the rows of a table file as a split. Cells are in the order of `roles`; the last role may be absent."""
     if not numbered_rows:
         raise build_file_error(path, [ValidationIssue("file", "has a header but no rows")])
     issues = [issue for number, cells in numbered_rows for issue in _find_cell_errors(number, cells, roles)]
@@ -159,7 +159,7 @@ def _build_raw_split(path: Path, numbered_rows: Sequence[NumberedRow], roles: Se
 
 
 def _find_cell_errors(line_number: int, cells: CellValues, roles: Sequence[str]) -> Iterator[ValidationIssue]:
-    """Yield an issue for every cell in a row that is not a valid text, label or document name."""
+    """Yield an issue for every cell in a row of a table file that is not a valid text, label or document name."""
     location = f"line {line_number}"
     text = cells[0]
     if not isinstance(text, str):
@@ -209,7 +209,7 @@ def _read_delimited_rows(path: Path, columns_by_role: dict[str, str | int]) -> l
 def _find_column_indices(
     path: Path, line_number: int, header: CellValues, columns_by_role: dict[str, str]
 ) -> list[int]:
-    """Return the index of each configured column in the header; raise DataError if one is missing."""
+    """Return the index of each configured column in a file's header; raise DataError if one is missing."""
     column_names = [str(cell).strip() for cell in header]
     header_text = _format_short_repr(" | ".join(column_names))
     example = ", ".join(f"{role} = {i}" for i, role in enumerate(reversed(list(columns_by_role))))
@@ -231,7 +231,7 @@ def _find_column_indices(
 def _find_column_count_errors(
     numbered_rows: Sequence[NumberedRow], column_indices: Sequence[int], width_source: str
 ) -> list[ValidationIssue]:
-    """Return issues for rows whose number of cells differs from the first row, and for columns that do not exist."""
+    """Return issues for rows of a CSV or TSV file that differ in length from the first row, and for missing columns."""
     first_line, first_cells = numbered_rows[0]
     num_columns = len(first_cells)
     issues = [
@@ -367,7 +367,7 @@ def _read_parquet_rows(path: Path, columns_by_role: dict[str, str | int]) -> lis
 
 
 def _require_column_names(path: Path, columns_by_role: dict[str, str | int]) -> list[str]:
-    """Return the names of the columns to read; raise DataError if one is given by number."""
+    """Return the names of the columns to read from a JSON or Parquet file; raise DataError if one is a number."""
     if numbered_roles := [role for role, column in columns_by_role.items() if isinstance(column, int)]:
         role = numbered_roles[0]
         raise DataError(

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from headtohead.data.raw_corpus import RawCorpus
-from headtohead.data.sources.files import DATA_SUFFIXES, METADATA_FILES, list_folder_files, read_folder
+from headtohead.data.sources.folders_and_files import DATA_SUFFIXES, METADATA_FILES, list_folder_files, read_folder
 from headtohead.data.sources.registry import CorpusSource, SourceRequest, source
 from headtohead.errors import DataError
 
@@ -30,7 +30,7 @@ class HubSource(CorpusSource):
 
 
 def download_dataset(repo: str) -> Path:
-    """Download a dataset, unless it is cached, and return the local folder with its files."""
+    """Download a dataset from the Hugging Face Hub, unless it is cached, and return the local folder with its files."""
     name, _, revision = repo.partition("@")
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         raise DataError(f"hub:{repo}: a hub dataset is written hub:owner/name or hub:owner/name@revision")

@@ -6,20 +6,16 @@ from pathlib import Path
 
 from headtohead.config.tables.data import DataConfig
 from headtohead.data.raw_corpus import check_raw_corpus
-from headtohead.data.sources import files as _files  # noqa: F401  registers folder and file
+from headtohead.data.sources import folders_and_files as _files  # noqa: F401  registers folder and file
 from headtohead.data.sources import hub as _hub  # noqa: F401  registers hub
 from headtohead.data.sources import sotu as _sotu  # noqa: F401  registers sotu
 from headtohead.data.sources.registry import (
-    CorpusSource,
-    SourceRequest,
     check_source,
-    get_source,
-    parse_source_setting,
+    resolve_source,
     resolve_source_path,
 )
 from headtohead.data.sources.streaming import build_corpus_on_disk, has_streamed_rows, load_into_memory
 from headtohead.data.splits import Corpus, build_corpus
-from headtohead.errors import DataError
 from headtohead.progress import ProgressCallback, ignore_progress
 
 
@@ -62,14 +58,6 @@ def load_corpus(
         vocabulary_source=data.vocabulary,
         row_limits=data.row_limits,
     )
-
-
-def resolve_source(data: DataConfig, base_folder: Path, *, has_labels: bool) -> tuple[CorpusSource, SourceRequest]:
-    """Return the source selected by `data.source` and the request to read it with."""
-    if issues := check_source(data.source, base_folder):
-        raise DataError(str(issues[0]))
-    name, argument = parse_source_setting(data.source, base_folder)
-    return get_source(name), SourceRequest(argument, has_labels, data, base_folder)
 
 
 __all__ = ["check_source", "load_corpus", "resolve_source", "resolve_source_path"]

@@ -56,7 +56,7 @@ class CorpusSource(ABC):
         """Return the splits that the source has. `train` is required."""
 
     def list_files(self, request: SourceRequest) -> dict[str, Path]:
-        """Return the files that the rows depend on, by name. A change to any of them invalidates the token cache.
+        """Return the files that the rows of this source depend on, by name. A changed file invalidates the token cache.
 
         By default the argument, if it is the path of a file.
         """
@@ -111,7 +111,7 @@ def list_source_names() -> tuple[str, ...]:
 
 
 def parse_source_setting(text: str | Sequence[str], base_folder: Path = Path()) -> tuple[str, str]:
-    """Split `data.source` into a source name and its argument. A path selects `folder`, `file` or `files`."""
+    """Split `data.source` into the name of a registered source and its argument. Paths select folder or file(s)."""
     if not isinstance(text, str):
         return "files", ", ".join(text)
     name, colon, argument = text.partition(":")
@@ -134,7 +134,7 @@ def compute_source_code_digest(name: str) -> str:
 
 
 def check_source(text: str | Sequence[str], base_folder: Path = Path()) -> list[ValidationIssue]:
-    """Return an issue if `data.source` refers to an unregistered source."""
+    """Return an issue if `data.source` names a source that is not registered."""
     if not isinstance(text, str):
         return []
     name, colon, _ = text.partition(":")
@@ -146,7 +146,7 @@ def check_source(text: str | Sequence[str], base_folder: Path = Path()) -> list[
 
 
 def resolve_source_path(text: str, base_folder: Path) -> str:
-    """Make a path in `data.source` absolute; leave all other arguments unchanged."""
+    """Make the path in `data.source` absolute for sources that take paths; leave all other arguments unchanged."""
     name, argument = parse_source_setting(text, base_folder)
     if argument == text and name in PATH_SOURCES and not check_source(text, base_folder):
         return str((base_folder / Path(text).expanduser()).resolve())
@@ -154,3 +154,11 @@ def resolve_source_path(text: str, base_folder: Path) -> str:
     if argument and get_source(name).has_path_argument and path.exists():
         return f"{name}:{path.resolve()}"
     return text
+
+
+def resolve_source(data: DataConfig, base_folder: Path, *, has_labels: bool) -> tuple[CorpusSource, SourceRequest]:
+    """Return the registered source that `data.source` selects, and the request to read it with."""
+    if issues := check_source(data.source, base_folder):
+        raise DataError(str(issues[0]))
+    name, argument = parse_source_setting(data.source, base_folder)
+    return get_source(name), SourceRequest(argument, has_labels, data, base_folder)

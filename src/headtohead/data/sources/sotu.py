@@ -54,7 +54,7 @@ class StateOfTheUnionSource(CorpusSource):
     """The three splits of the addresses. Takes no argument."""
 
     def read(self, request: SourceRequest) -> RawCorpus:
-        """Read the addresses of all presidents and split them by address."""
+        """Read the State of the Union addresses of all presidents and split them by address."""
         folder = _find_data_folder()
         roles = [
             (address, role)
@@ -191,7 +191,7 @@ _TRAILING_ABBREVIATION_PATTERN = re.compile(
 
 
 def split_sentences(paragraph: str) -> list[str]:
-    """Split after . ? ! before a capital letter or a digit, unless an abbreviation or an initial precedes."""
+    """Split a paragraph of an address after . ? ! before a capital letter or digit, unless an abbreviation precedes."""
     sentences, start = [], 0
     for match in _SENTENCE_BREAK_PATTERN.finditer(paragraph):
         if _TRAILING_ABBREVIATION_PATTERN.search(paragraph[start : match.start() + 1]):

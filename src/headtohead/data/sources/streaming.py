@@ -160,7 +160,7 @@ def build_corpus_on_disk(
     folder: Path,
     on_progress: ProgressCallback,
 ) -> Corpus | None:
-    """Return a language-model corpus whose rows are files in `folder`; None if a held-out split came out empty."""
+    """Stream the rows of a language-model corpus into files in `folder`; None if a held-out split came out empty."""
     roles: dict[str, SplitRole] = {"train": "train"}
     hold_outs = (
         {"validation": _HashHoldOut("validation", validation_fraction)}
@@ -202,7 +202,7 @@ def _distribute_train_rows(
     max_rows_by_split: Mapping[str, int],
     on_progress: ProgressCallback,
 ) -> dict[str, int]:
-    """Write each training row to the first split that selects it, if that split's sample includes it.
+    """Stream each training row to the first split that selects it, if that split's sample includes it.
 
     Return the number of rows assigned to each split before sampling. With row limits, a first pass counts the rows.
     """

@@ -25,7 +25,7 @@ from headtohead.data.file_errors import (
     list_folder_entries,
 )
 from headtohead.data.sources.file_formats import InvalidJson, has_lone_surrogate, parse_json_text, read_text
-from headtohead.data.sources.files import SPLIT_FILE_STEMS
+from headtohead.data.sources.folders_and_files import SPLIT_FILE_STEMS
 from headtohead.data.splits import select_evenly_spaced
 from headtohead.errors import DataError, ValidationIssue, suggest
 
@@ -58,7 +58,7 @@ class SummarizationCorpus:
 
 
 def read_documents(path: Path) -> list[Document]:
-    """Read the documents and summaries of a JSON Lines file. Raise `DataError` with every error and its line."""
+    """Read documents and their summaries from a JSON Lines file. Raise `DataError` with every error and its line."""
     documents, issues = [], []
     for line_number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line.strip():
@@ -138,7 +138,7 @@ def load_summarization_corpus(
 
 
 def _read_splits(folder: Path) -> dict[str, list[Document]]:
-    """Read the documents of each split from a folder with train.jsonl and, optionally, other splits."""
+    """Read the splits of a summarization corpus from a folder with train.jsonl and, optionally, others."""
     splits = {}
     for name, stems in SPLIT_FILE_STEMS.items():
         paths = [p for stem in stems for suffix in DOCUMENT_SUFFIXES if (p := folder / f"{stem}{suffix}").is_file()]
@@ -157,7 +157,7 @@ def _read_splits(folder: Path) -> dict[str, list[Document]]:
 def _hold_out_documents(
     documents: Sequence[Document], fraction: float, purpose: str, path: Path
 ) -> tuple[list[Document], list[Document]]:
-    """Split off about `fraction` of the documents by text hash. Return (remaining, held out)."""
+    """Split off about `fraction` of the documents of a summarization corpus by text hash. Return (rest, held out)."""
     hashes = {document.text: rng.derive_seed("split", purpose, document.text) for document in documents}
     threshold = max(int(fraction * 2**63), min(hashes.values()) + 1)
     remaining = [document for document in documents if hashes[document.text] >= threshold]
@@ -167,7 +167,7 @@ def _hold_out_documents(
 
 
 def _compute_corpus_digest(splits: Mapping[str, DocumentSplit]) -> str:
-    """Return the SHA-256 of every document and summary."""
+    """Return the SHA-256 of every document and summary of a summarization corpus."""
     texts_by_split = {
         name: [[document.text, document.summaries] for document in documents] for name, documents in splits.items()
     }

@@ -120,7 +120,10 @@ _PATTERNS_IN_LINEAR_TIME = {
 
 
 def main() -> None:
-    """Encode or decode what the parent sends, with memory and CPU time limits. The timer's signal is fatal."""
+    """Encode or decode what `TokenizerGuard` sends to this child process, with limits on memory and CPU time.
+
+    The timer's signal is fatal.
+    """
     channel = ParentChannel()
     from tokenizers import Tokenizer
 

@@ -75,6 +75,7 @@ class CorpusTokenizer:
     """Converts text to token ids and back. A thin wrapper around `tokenizers.Tokenizer`."""
 
     def __init__(self, backend: Backend) -> None:
+        """Wrap a tokenizer of the library and find its special tokens; raise ValueError if its token ids have gaps."""
         self.backend = backend
         self.guard: tokenizer_guard.TokenizerGuard | None = None
         self.vocab_size: int = backend.get_vocab_size()
@@ -296,7 +297,7 @@ TOKENIZER_BUILDERS: dict[str, Callable[..., Backend]] = {
 
 
 def _list_special_tokens(*, has_unk: bool, add_bos_eos: bool, add_mask: bool) -> list[str]:
-    """Return a vocabulary's special tokens, padding first."""
+    """Return the special tokens in the vocabulary of a corpus tokenizer, padding first."""
     optional_tokens = (
         (UNK_TOKEN, has_unk),
         (BOS_TOKEN, add_bos_eos),
@@ -309,7 +310,7 @@ def _list_special_tokens(*, has_unk: bool, add_bos_eos: bool, add_mask: bool) ->
 def _build_word_level_model(
     ranked_tokens: Sequence[str], special_tokens: list[str], vocab_size: int | None
 ) -> models.WordLevel:
-    """Build a word or character vocabulary of special tokens followed by the most frequent tokens.
+    """Build the vocabulary of a word or character tokenizer: special tokens followed by the most frequent tokens.
 
     `ranked_tokens` is ordered by decreasing frequency. `vocab_size` includes the special tokens; None uses all tokens.
     """
@@ -338,3 +339,13 @@ def _is_treebank_normalizer(normalizer: dict[str, Any] | None) -> bool:
     steps = (normalizer or {}).get("normalizers", [])
     replacements = [(step["pattern"]["Regex"], step["content"]) for step in steps if step["type"] == "Replace"]
     return replacements == list(treebank.TREEBANK_RULES)
+
+
+def list_byte_characters() -> dict[int, str]:
+    """Return the character that represents each byte in the vocabulary of byte and BPE tokenizers of a corpus.
+
+    Printable bytes represent themselves; the others are numbered from 256. Radford et al. 2019, GPT-2.
+    """
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    unprintable = (byte for byte in range(256) if byte not in printable)
+    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(unprintable)}

@@ -24,7 +24,7 @@ _SENTENCE_END = rf"""(?:{_CLOSING_PUNCTUATION}*\s|[\])}}>"'»”’ ]*\z)"""
 
 
 def _build_abbreviation_lookbehind(period: str) -> str:
-    """Return a negative look-behind for abbreviations followed by the pattern `period`.
+    """Return a negative look-behind for the abbreviations of Penn Treebank rules, followed by the pattern `period`.
 
     Writes [Mm]r instead of (?i)Mr, because Oniguruma does not fold the case of every letter in a look-behind.
     """
@@ -111,7 +111,7 @@ ALL_RULES = (*TREEBANK_RULES, (r"\A", " "), *_DETOKENIZATION_RULES)
 
 
 def build_normalizer(*, lowercase: bool) -> normalizers.Normalizer:
-    """Return the rules as one normalizer. Splitting its output at whitespace gives the words."""
+    """Return the Penn Treebank rules as one normalizer. Splitting its output at whitespace gives the words."""
     # Lowercase comes first: the library panics if it follows a space inserted before the first character.
     steps: list[normalizers.Normalizer] = [normalizers.Lowercase()] if lowercase else []
     steps += [normalizers.Replace(Regex(pattern), replacement) for pattern, replacement in TREEBANK_RULES]
@@ -119,7 +119,7 @@ def build_normalizer(*, lowercase: bool) -> normalizers.Normalizer:
 
 
 def build_decoder() -> decoders.Decoder:
-    """Return a decoder that joins words with conventional spacing."""
+    """Return a decoder that joins Penn Treebank words with conventional spacing."""
     steps: list[decoders.Decoder] = [
         decoders.Replace(Regex(r"\A"), " "),
         decoders.Fuse(),

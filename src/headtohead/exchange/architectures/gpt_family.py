@@ -84,6 +84,7 @@ GPT2 = Architecture(
 
 
 def _read_gptj_rotary_dim(config: Config) -> StructureFields:
+    """Return the RoPE fraction of GPT-J: its field `rotary_dim` divided by the head dimension."""
     head_dim = config["n_embd"] // config["n_head"]
     rotary_dim = config["rotary_dim"]
     if rotary_dim is None or rotary_dim % 2:

@@ -87,7 +87,7 @@ QWEN2 = Architecture(
 
 
 def _list_qk_norm_tensor_rules(_: ModelStructure) -> Sequence[TensorRule]:
-    """Return the tensor rules of Qwen 3, and those that OLMo 2 shares with it."""
+    """Return the tensor rules that Qwen 3 adds to those of Llama, for QK norms; OLMo 2 shares them."""
     qk_norm_rules = [
         flat_norm_scale_rule(f"{name}_norm", f"model.layers.{{i}}.self_attn.{name[0]}_norm")
         for name in ("query", "key")

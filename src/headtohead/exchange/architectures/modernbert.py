@@ -23,7 +23,7 @@ from headtohead.exchange.model_structure import ModelStructure
 
 
 def _read_modernbert_layers(config: Config) -> StructureFields:
-    """Return the RoPE base and the window of each layer, which depend on its type."""
+    """Return the RoPE base and the window of each layer of ModernBERT, which depend on its type."""
     layer_types, window_size = config["layer_types"], config["local_attention"] // 2 + 1
     rope_bases = []
     for layer_type in layer_types:
@@ -41,6 +41,7 @@ def _read_modernbert_layers(config: Config) -> StructureFields:
 
 
 def _write_modernbert_layers(structure: ModelStructure) -> ConfigFields:
+    """Return the configuration fields of ModernBERT for the RoPE base and the window of each layer."""
     window_sizes = structure.window_sizes or (None,) * structure.num_layers
     layer_types = ["full_attention" if size is None else "sliding_attention" for size in window_sizes]
     rope_bases = structure.rope_bases * (structure.num_layers if len(structure.rope_bases) == 1 else 1)

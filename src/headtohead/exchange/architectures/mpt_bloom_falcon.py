@@ -27,6 +27,7 @@ from headtohead.exchange.model_structure import ModelStructure
 
 
 def _read_mpt_attention(config: Config) -> StructureFields:
+    """Return the query scale and the ALiBi slopes of MPT, from its field `attn_config`."""
     attention = config["attn_config"]
     for name, allowed in {"clip_qkv": None, "prefix_lm": False, "alibi": True, "qk_ln": False}.items():
         if attention.get(name, allowed) not in (allowed, 0 if allowed is None else allowed):
@@ -156,6 +157,7 @@ def _read_falcon_block(config: Config) -> StructureFields:
 
 
 def _write_falcon_block(s: ModelStructure) -> ConfigFields:
+    """Return the configuration fields of Falcon for heads, kind of block, norms and biases."""
     is_new = s.separate_norms or s.num_key_heads not in (1, s.num_heads)
     return {
         "new_decoder_architecture": is_new,

@@ -46,7 +46,7 @@ ARCHITECTURES: tuple[Architecture, ...] = (
 
 
 def get_architecture(model_type: str) -> Architecture:
-    """Return the architecture of a transformers model type; raise ModelError if it is not supported."""
+    """Return the registered architecture of a transformers model type; raise ModelError if it is not supported."""
     by_type = {architecture.model_type: architecture for architecture in ARCHITECTURES}
     if model_type not in by_type:
         hint = format_suggestion(model_type, by_type)

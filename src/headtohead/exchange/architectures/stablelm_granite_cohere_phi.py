@@ -44,6 +44,7 @@ def _read_qk_layer_norm(config: Config, enabling_field: str, *, scale: str, bias
 
 
 def _read_stablelm_norms(config: Config) -> StructureFields:
+    """Return the kind of block, the QK norm and the epsilon of StableLM from its configuration."""
     return {
         "block": "parallel" if config["use_parallel_residual"] else "pre",
         "qk_norm": _read_qk_layer_norm(config, "qk_layernorm", scale="per-head", bias=False),
@@ -52,6 +53,7 @@ def _read_stablelm_norms(config: Config) -> StructureFields:
 
 
 def _write_stablelm_norms(structure: ModelStructure) -> ConfigFields:
+    """Return the configuration fields of StableLM for the kind of block, the QK norm and the epsilon."""
     return {
         "use_parallel_residual": structure.block == "parallel",
         "layer_norm_eps": structure.norm_eps,
@@ -88,6 +90,7 @@ STABLELM = Architecture(
 
 
 def _read_granite_multipliers(config: Config) -> StructureFields:
+    """Return the factors of Granite on embeddings, attention scores, residuals and logits."""
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     return {
         "embedding_scale": config["embedding_multiplier"],
@@ -98,6 +101,7 @@ def _read_granite_multipliers(config: Config) -> StructureFields:
 
 
 def _write_granite_multipliers(structure: ModelStructure) -> ConfigFields:
+    """Return the configuration fields of Granite for its factors."""
     return {
         "embedding_multiplier": structure.embedding_scale,
         "logits_scaling": 1 / structure.output_scale,

@@ -21,6 +21,7 @@ def _read_t5_feedforward(config: Config) -> StructureFields:
 
 
 def _write_t5_feedforward(structure: ModelStructure) -> ConfigFields:
+    """Return the configuration field of T5 for the activation and gate of its feed-forward layers."""
     activation = activation_field("dense_act_fn").write(structure)["dense_act_fn"]
     projection = activation
     if structure.is_gated:

@@ -99,6 +99,7 @@ def _get_common_part(config: TransformerConfig, slot: Any) -> ComponentConfig:
 
 
 def _describe_embedding(config: TransformerConfig) -> StructureFields:
+    """Describe the embedding parts as fields of a `ModelStructure`."""
     first, *steps = config.embedding
     _require_kind("embedding", first, "table")
     scale = 1.0
@@ -109,6 +110,7 @@ def _describe_embedding(config: TransformerConfig) -> StructureFields:
 
 
 def _describe_positions(config: TransformerConfig) -> StructureFields:
+    """Describe the position parts as fields of a `ModelStructure`."""
     layers = _list_layer_parts(config, "position")
     if any(len(parts) != 1 for parts in layers):
         raise NoMatchError("position: several parts have no match")
@@ -138,6 +140,7 @@ def _describe_positions(config: TransformerConfig) -> StructureFields:
 
 
 def _describe_patterns(config: TransformerConfig, is_causal: bool) -> StructureFields:
+    """Describe the attention patterns as fields of a `ModelStructure`: causality and sliding windows."""
     window_sizes: list[int | None] = []
     for parts in _list_layer_parts(config, "pattern"):
         if len(parts) > 1:
@@ -149,6 +152,7 @@ def _describe_patterns(config: TransformerConfig, is_causal: bool) -> StructureF
 
 
 def _describe_attention(config: TransformerConfig) -> StructureFields:
+    """Describe attention and projection parts as fields of a `ModelStructure`."""
     part = _get_common_part(config, "attention")
     options = _require_kind("attention", part, "composed", "softcap", "sinks", "differential")
     layers = _list_layer_parts(config, "projection")
@@ -174,6 +178,7 @@ def _describe_attention(config: TransformerConfig) -> StructureFields:
 
 
 def _describe_feedforward(config: TransformerConfig) -> StructureFields:
+    """Describe the feed-forward parts as fields of a `ModelStructure`."""
     part = _get_common_part(config, "feedforward")
     options = _require_kind("feedforward", part, "mlp", "swiglu", "gated-experts")
     if part.kind == "gated-experts":
@@ -194,6 +199,7 @@ def _describe_norm(config: TransformerConfig) -> StructureFields:
 
 
 def _describe_blocks(config: TransformerConfig) -> StructureFields:
+    """Describe blocks and norms as fields of a `ModelStructure`."""
     blocks: Sequence[ComponentConfig] = [parts[0] for parts in _list_layer_parts(config, "block")]
     all_options = [_require_kind("block", part, *get_args(BlockKind)) for part in blocks]
     kind = blocks[0].kind
@@ -207,6 +213,7 @@ def _describe_blocks(config: TransformerConfig) -> StructureFields:
 
 
 def _describe_output(config: TransformerConfig) -> StructureFields:
+    """Describe the output parts as fields of a `ModelStructure`."""
     first, *steps = config.output
     options = _require_kind("output", first, "linear", "mlm-head", "hidden-states")
     if first.kind == "hidden-states":

@@ -61,7 +61,7 @@ def convert_state_dict_to_transformers(
 def _expand_rules(
     rules: Sequence[TensorRule], structure: ModelStructure
 ) -> Iterator[tuple[TensorRule, list[str], list[str]]]:
-    """Yield (rule, tensor names of the parts, tensor names of transformers) for each layer, weight and bias."""
+    """Yield (rule, tensor names of parts, tensor names of transformers) for all tensors of a state dict."""
     for rule in rules:
         is_per_layer = any("{i}" in module for module in rule.modules)
         for layer in range(structure.num_layers if is_per_layer else 1):

@@ -44,6 +44,7 @@ def _list_parts(first_part: Any, *optional_steps: Any) -> list[Any]:
 
 
 def _build_position_parts(s: ModelStructure) -> Any:
+    """Build the position parts of a `ModelStructure`."""
     if s.position == "rope":
         if s.rope_frequencies is not None:
             return {"kind": "rope", "fraction": s.rope_fraction, "frequencies": list(s.rope_frequencies)}
@@ -80,6 +81,7 @@ def _build_feedforward_part(s: ModelStructure) -> Any:
 
 
 def _build_block_parts(s: ModelStructure) -> Any:
+    """Build the blocks and norms of a `ModelStructure`."""
     if s.block == "parallel":
         return {"kind": "parallel", "separate_norms": s.separate_norms}
     if s.first_attention_norm:
@@ -88,6 +90,7 @@ def _build_block_parts(s: ModelStructure) -> Any:
 
 
 def _build_output_parts(s: ModelStructure) -> Any:
+    """Build the output parts of a `ModelStructure`."""
     if s.output_head == "none":
         return "hidden-states"
     if s.output_head == "mlm-head":

@@ -25,7 +25,7 @@ MISSING_BIAS = re.compile(r"_bias = True, but the model has False$")
 def find_architecture(
     model: Transformer, model_type: str | None = None
 ) -> tuple[Architecture, ModelStructure, ConfigFields]:
-    """Return the architecture of transformers with the parts of a model, the structure and the configuration.
+    """Return the architecture of transformers to convert a model of parts to, the structure and the configuration.
 
     Where an architecture has biases that the model does not have, they are zeros. Raise NoMatchError with the reason of
     each architecture if there is none.
@@ -86,7 +86,7 @@ def get_special_token_ids(tokenizer: Any) -> ConfigFields:
 
 
 def select_model_class(transformers: Any, structure: ModelStructure, architecture: Architecture) -> Any:
-    """Return the class of transformers with the output head of the model to export."""
+    """Return the class of transformers to convert to, with the output head of the model."""
     if architecture.model_type == "t5":
         return transformers.T5EncoderModel
     model_class_by_config_class = {

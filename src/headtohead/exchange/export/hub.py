@@ -24,7 +24,7 @@ NO_VERDICT = "There is no verdict: the experiment has no findings yet (`h2h repo
 
 
 def push_run(source: Path, repository: str, *, folder: Path | None = None, is_private: bool = False) -> str:
-    """Export a run to transformers with its model card and upload it; return the address of the repository.
+    """Export a run with its model card and upload it to the Hugging Face hub; return the address of the repository.
 
     With `folder`, write the files there and return its path instead of uploading them.
     """
@@ -61,7 +61,7 @@ def _upload_folder(folder: Path, repository: str, is_private: bool) -> str:
 
 
 def read_run_verdicts(source: Path, variant: str) -> Sequence[Verdict] | None:
-    """Return the verdict on the variant of a run, or all verdicts of its experiment if it is a baseline run.
+    """Return the verdicts for the model card on the hub: on the variant of a run, or all if it is a baseline run.
 
     None if the experiment has no findings.
     """
@@ -73,7 +73,7 @@ def read_run_verdicts(source: Path, variant: str) -> Sequence[Verdict] | None:
 
 
 def render_model_card(source: Path, exported: ExportedModel, repository: str) -> str:
-    """Return the model card of an exported run in Markdown: its verdict, usage and settings."""
+    """Return the model card of a run on the hub in Markdown: its verdict, usage and settings."""
     saved = model_io.load_saved_model(source)
     trial, experiment = saved.trial, source.resolve().parents[1].name
     verdicts = read_run_verdicts(source, trial.variant)

@@ -17,7 +17,7 @@ from headtohead.config.tables.model import LayerSlot, TransformerConfig
 from headtohead.json_files import write_json
 from headtohead.nn.parts import registry
 from headtohead.nn.transformer import Transformer
-from headtohead.training.weight_files import write_safetensors
+from headtohead.training.tensor_files import write_safetensors
 
 MODULE_NAME = "modeling_headtohead"
 
@@ -69,7 +69,7 @@ def load_with_modeling_file(folder: Path) -> Any:
 
 
 def collect_tensors_to_export(model: Transformer) -> dict[str, Tensor]:
-    """Return the tensors for the file of weights: parameters and all buffers, shared tensors under each of their names.
+    """Return the tensors that a modeling file loads: parameters and all buffers, under each of their names.
 
     Buffers that transformers does not save, such as tables of RoPE, are included.
     """
@@ -82,7 +82,7 @@ def collect_tensors_to_export(model: Transformer) -> dict[str, Tensor]:
 
 
 def build_parts_plan(model: Transformer) -> tuple[dict[str, Any], list[type]]:
-    """Return the sizes and parts of a model as JSON data for config.json, and the classes of the parts."""
+    """Return the plan that a modeling file builds a model from, as JSON data for config.json, and the part classes."""
     config = model.model_config
     part_classes: dict[str, type] = {}
 
@@ -123,7 +123,7 @@ def _plan_layer(
     position_indices: dict[tuple[ComponentConfig, int], int],
     describe_part: Callable[[str, ComponentConfig], list[Any]],
 ) -> dict[str, Any]:
-    """Return the parts of a layer as JSON data. Number its position parts in `position_indices`: layers share them."""
+    """Return a layer's entry in the plan of a modeling file. Number its position parts, which layers share."""
     slots: tuple[LayerSlot, ...] = ("projection", "merge", "attention", "feedforward", "block")
     layer_parts: dict[str, Any] = {
         slot: [describe_part(slot, part) for part in config.get_layer_parts(slot, layer_index)] for slot in slots

@@ -43,6 +43,7 @@ class HeadToHeadModel(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
     _supports_sdpa = True
 
     def __init__(self, config: Any) -> None:
+        """Build the model from the parts that `config.plan` lists."""
         super().__init__(config)
         plan: dict[str, Any] = config.plan
         sizes = ModelSizes(**plan["sizes"])
@@ -98,6 +99,7 @@ class HeadToHeadModel(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
         return TransformerLayer(block, build_planned_part(plan["attention"], sizes, parts), feedforward)
 
     def _build_classifier(self, plan: dict[str, Any], width: int) -> nn.Module:
+        """Return the classification head of the exported model."""
         hidden = plan["classifier_hidden"]
         if hidden is None:
             return nn.Linear(width, plan["num_classes"])

@@ -38,7 +38,7 @@ def bundle_source(part_classes: Iterable[type], template: ModuleType) -> str:
 
 @cache
 def _index_definitions(module: ModuleType) -> dict[str, ast.stmt]:
-    """Return the statement that defines each top-level name of a module."""
+    """Return the statement that defines each top-level name of a module whose source is bundled."""
     definitions: dict[str, ast.stmt] = {}
     for statement in ast.parse(inspect.getsource(module)).body:
         if isinstance(statement, ast.ClassDef | ast.FunctionDef):
@@ -69,7 +69,7 @@ class _DefinitionCollector:
         return f"{HEADER}\n{imports}\n\n\n" + "\n\n\n".join(self.source_by_name.values()) + "\n"
 
     def add(self, module: ModuleType, name: str) -> None:
-        """Add the definition of a name in a module, after those that it uses."""
+        """Add the source of a name in a module, after the definitions that it uses."""
         definition = _index_definitions(module).get(name)
         if definition is None or name in REPLACED_NAMES:
             return  # a built-in name, an argument or a local variable
@@ -92,7 +92,7 @@ class _DefinitionCollector:
         self.source_by_name[name] = ast.unparse(ast.fix_missing_locations(flat_statement))
 
     def _add_import(self, module: ModuleType, statement: ast.Import | ast.ImportFrom, name: str) -> None:
-        """Add an import of a different package, or the definition behind an import of this package."""
+        """Add the import of a different package, or the source behind an import of this package."""
         alias = next(a for a in statement.names if (a.asname or a.name).partition(".")[0] == name)
         if isinstance(statement, ast.ImportFrom) and _is_module_of_package(statement.module):
             if _find_imported_module(module, name) is None:
@@ -110,7 +110,7 @@ def _is_module_of_package(module_name: str | None) -> bool:
 
 @cache
 def _find_imported_module(module: ModuleType, name: str) -> ModuleType | None:
-    """Return the module of this package that a name in `module` refers to; None if it refers to anything else."""
+    """Return the module of this package, to bundle too, that a name in `module` refers to; None for anything else."""
     definition = _index_definitions(module).get(name)
     if not isinstance(definition, ast.ImportFrom) or not _is_module_of_package(definition.module):
         return None
@@ -123,7 +123,7 @@ def _find_imported_module(module: ModuleType, name: str) -> ModuleType | None:
 
 
 def _list_used_names(module: ModuleType, node: ast.AST) -> list[tuple[ModuleType, str]]:
-    """Return (module, name) for each name in a definition, in order of appearance."""
+    """Return (module, name) for each name whose source a definition needs, in order of appearance."""
     names: list[tuple[ModuleType, str]] = []
     for child in ast.walk(node):
         if isinstance(child, ast.Attribute) and isinstance(child.value, ast.Name):
@@ -136,7 +136,7 @@ def _list_used_names(module: ModuleType, node: ast.AST) -> list[tuple[ModuleType
 
 
 def _strip_function_bodies(node: ast.stmt) -> ast.stmt:
-    """Return a copy of a definition without the bodies of functions, which use names only when they are called."""
+    """Return a copy of a bundled definition without the bodies of functions, which use names only when called."""
     copy = ast.parse(ast.unparse(node)).body[0]
     for child in ast.walk(copy):
         if isinstance(child, ast.FunctionDef):
@@ -148,6 +148,7 @@ class _AnnotationRemover(ast.NodeTransformer):
     """Removes annotations, turns the registration of parts into assignments, and replaces `REPLACED_NAMES`."""
 
     def visit_ClassDef(self, node: ast.ClassDef) -> ast.ClassDef:
+        """Turn the decorator that registers a part into an assignment, and remove annotations in the class."""
         for decorator in [decorator for decorator in node.decorator_list if _is_part_registration(decorator)]:
             node.decorator_list.remove(decorator)
             kind_assignment = ast.Assign(targets=[ast.Name("kind", ast.Store())], value=decorator.args[1])  # type: ignore[attr-defined]
@@ -163,6 +164,7 @@ class _AnnotationRemover(ast.NodeTransformer):
         return node
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
+        """Remove the annotation of an assignment, or the statement if it assigns nothing."""
         if isinstance(node.annotation, ast.Constant):  # a field of a class
             return self.generic_visit(node)
         if node.value is None:

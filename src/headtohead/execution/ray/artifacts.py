@@ -53,7 +53,7 @@ def pack_file_or_folder(path: Path) -> bytes:
 
 
 def pack_run_folder(folder: Path) -> bytes:
-    """Pack a run folder whose trial may still be running.
+    """Pack a run folder whose trial may still be running, to transfer it to another machine.
 
     Packing is retried if files disappear in the meantime. Checkpoints are created by renaming, so an existing one is
     complete.
@@ -132,7 +132,7 @@ def list_checkpoints(folder: Path) -> list[str]:
 
 
 def restore_original_paths(folder: Path, original_paths: dict[str, str]) -> None:
-    """Replace this machine's paths in a run's JSON files with those on the user's machine, and update checksums."""
+    """Replace the paths of another machine in the JSON files of a run folder by those on the user's machine."""
     new_checksums = {}
     for path in sorted(folder.glob("*.json")):
         original_text = restored_text = safe_open.read_file(path).decode()
@@ -149,7 +149,7 @@ def restore_original_paths(folder: Path, original_paths: dict[str, str]) -> None
 
 
 def _rewrite_json(path: Path, text: str) -> None:
-    """Write new content to a JSON file in an unpacked artifact, updating its checksum if it contains one."""
+    """Write new content to a JSON file of an unpacked run folder, updating its checksum if it contains one."""
     content = json.loads(text)
     write_json(
         path,
@@ -159,7 +159,7 @@ def _rewrite_json(path: Path, text: str) -> None:
 
 
 def _build_archive(add_entries: Callable[[tarfile.TarFile], object]) -> bytes:
-    """Return an uncompressed tar archive with the entries that `add_entries` adds."""
+    """Return an uncompressed tar archive to transfer, with the entries that `add_entries` adds."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         add_entries(tar)

@@ -39,6 +39,7 @@ class RayWorker:
     """An actor in the cluster, with one thread per job that forwards its messages."""
 
     def __init__(self, cluster: RayCluster, message_queue: MessageQueue, environment: dict[str, str]) -> None:
+        """Start an actor on the Ray cluster, which will run trials."""
         self.job: Job | None = None
         self.is_ready = False
         self.exit_reason = "exited"
@@ -98,6 +99,7 @@ class RayCluster:
     """A connected Ray cluster, with the artifacts uploaded to it."""
 
     def __init__(self, device: str) -> None:
+        """Prepare to start actors on the Ray cluster that this process is connected to."""
         import ray
 
         self.device = device
@@ -196,7 +198,7 @@ def _has_local_cluster() -> bool:
 
 @lru_cache(maxsize=1)
 def _build_code_folder() -> Path:
-    """Return a folder with this package and its metadata, laid out like an installation, to send to the cluster."""
+    """Return a folder with this package and its metadata, laid out like an installation, to send to the Ray cluster."""
     package, version = Path(__file__).parents[2], metadata.version("headtohead")
     folder = Path(tempfile.mkdtemp(prefix="h2h-code-"))
     shutil.copytree(package, folder / "headtohead", ignore=shutil.ignore_patterns("__pycache__"))

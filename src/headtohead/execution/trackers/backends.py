@@ -157,6 +157,7 @@ class TrackioBackend:
     """
 
     def __init__(self, folder: Path, experiment: str, run_id_salt: str) -> None:
+        """Prepare to buffer the metrics of each run, because trackio supports one open run at a time."""
         self.experiment = experiment
         self.run_settings: dict[str, tuple[dict[str, Any], bool]] = {}
         """by run: its settings, and whether trackio has logged it before"""

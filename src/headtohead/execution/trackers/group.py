@@ -20,7 +20,7 @@ TRACKER_NAMES = ("tensorboard", "wandb", "trackio")
 
 
 def check_tracker_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the tracker names of `--log` without duplicates; raise an error for unknown or uninstalled trackers."""
+    """Return the trackers of `--log` without duplicates; raise an error for unknown or uninstalled ones."""
     for name in names:
         if name not in TRACKER_NAMES:
             hint = format_suggestion(name, TRACKER_NAMES)
@@ -61,6 +61,7 @@ class TrackerGroup:
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        """Wait until all trackers of the group have logged everything."""
         if exc_type is None:
             self._start_missing_trackers()  # with nothing left to train, there may still be something to log
         for process in self._processes.values():

@@ -33,6 +33,7 @@ class RunFolderPoller:
     """Poll an experiment's run folders, log new results to a tracker, and record what has been logged."""
 
     def __init__(self, tracker_name: str, folder: Path) -> None:
+        """Open the tracker and read which steps an earlier process has already logged."""
         self.folder = folder
         self.state_path = folder / LOGS_FOLDER / f"{tracker_name}.json"
         self.state: dict[str, Any] = {"token": secrets.token_hex(8), "runs": {}, "verdicts": None}
@@ -96,7 +97,7 @@ class RunFolderPoller:
 
 
 def _extract_metrics(line: dict[str, Any], run_state: dict[str, Any]) -> Metrics:
-    """Return the metrics in a line of metrics.jsonl as SPLIT/METRIC, and the steps per second since the last line."""
+    """Return the metrics in a polled line of metrics.jsonl as SPLIT/METRIC, and the steps per second."""
     metrics = {f"{line['split']}/{name}": line[name] for name in METRIC_NAMES if name in line}
     if "lr" in line:
         metrics["lr"] = line["lr"]
@@ -130,7 +131,7 @@ def _summarize_result(result: ResultFile) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Log new results until the parent closes the channel, then log the verdicts."""
+    """Poll the run folders and log new results until the parent closes the channel, then log the verdicts."""
     name, folder = sys.argv[1:]
     channel = ParentChannel(outlives_parent=True)
 

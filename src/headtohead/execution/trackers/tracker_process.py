@@ -27,6 +27,7 @@ class TrackerProcess(ChildProcess):
     """The child process of one tracker, with a thread that reports its first warning."""
 
     def __init__(self, name: str, folder: Path, on_warning: Callable[[str], None]) -> None:
+        """Start the process that reads the run folders in `folder` and logs them to this tracker."""
         self.name, self.on_warning, self._has_warned = name, on_warning, False
         self.log_path = folder / LOGS_FOLDER / f"{name}.log"
         self.log_path.parent.mkdir(exist_ok=True)

@@ -28,7 +28,7 @@ def collect_versions() -> dict[str, str]:
 
 
 def read_processor_name() -> str:
-    """Return the model of this machine's processor, or its architecture if the model is unknown."""
+    """Return the processor of this environment: its model, or the architecture if the model is unknown."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]

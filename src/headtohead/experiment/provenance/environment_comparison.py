@@ -43,7 +43,7 @@ def describe_environment_changes(runs: Iterable[Run], versions: Mapping[str, str
 
 
 def _format_counts(key: str, counter: Counter[str]) -> str:
-    """Return the most frequent values with their numbers of runs, such as "torch 2.4 (3 runs), torch 2.5 (1 run)"."""
+    """Return the most frequent versions or devices with counts, such as "torch 2.4 (3 runs), torch 2.5 (1 run)"."""
     return ", ".join(
         f"{key} {value} ({num_runs} run{'s' if num_runs != 1 else ''})"
         for value, num_runs in counter.most_common(MAX_NAMED_VALUES)

@@ -72,7 +72,7 @@ def list_code_files(entry_files: Sequence[Path]) -> dict[str, Path]:
 def _find_local_imports(
     file: Path, package: tuple[str, ...], search_folders: Sequence[Path]
 ) -> Iterator[tuple[str, Path]]:
-    """Yield the name and path of each local module that a code file imports, and of the packages that contain it."""
+    """Yield the name and path of each of the user's files that a code file imports, packages included."""
     for module_parts in _list_imported_modules(file, package):
         for depth in range(1, len(module_parts) + 1):
             stem = "/".join(module_parts[:depth])
@@ -81,7 +81,7 @@ def _find_local_imports(
 
 
 def _list_imported_modules(file: Path, package: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Return the modules that a code file imports, as tuples of name parts; an empty list if it cannot be parsed."""
+    """Return the modules that a user's code file imports, as tuples of name parts; an empty list if it is invalid."""
     try:
         tree = ast.parse(safe_open.read_file(file, follow_link=True))
     except (SyntaxError, ValueError):
@@ -121,7 +121,7 @@ def find_data_files(trial: Trial) -> dict[str, Path]:
 
 
 def _find_file(name: str, folders: Sequence[Path]) -> dict[str, Path]:
-    """Return {name: path} of the first folder that contains the file, or an empty dict."""
+    """Return {name: path} of a user's file in the first folder that contains it, or an empty dict."""
     if not 0 < len(os.fsencode(name)) <= MAX_FILE_NAME_BYTES or "\0" in name:
         return {}
     file = next((folder / name for folder in folders if (folder / name).is_file()), None)
@@ -129,7 +129,7 @@ def _find_file(name: str, folders: Sequence[Path]) -> dict[str, Path]:
 
 
 def _list_path_literals(code_file: Path) -> list[str]:
-    """Return the string literals in a trial's code file, any of which may name a data file.
+    """Return the string literals in a user's code file, any of which may name a data file.
 
     Literals joined by `/` or os.path.join are returned as one.
     """

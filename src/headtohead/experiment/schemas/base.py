@@ -83,7 +83,7 @@ def read_record_lines(path: Path, schema: type[RecordT]) -> list[RecordT]:
 
 
 def validate_record(value: object, schema: type[RecordT], path: Path | str) -> RecordT:
-    """Build a model from plain JSON values; raise RunFolderError if they do not match."""
+    """Build the record of a schema from plain JSON values; raise RunFolderError if they do not match."""
     check_schema_version(value, path)
     try:
         return cast("RecordT", _get_type_adapter(cast("Hashable", schema)).validate_python(value))
@@ -94,7 +94,7 @@ def validate_record(value: object, schema: type[RecordT], path: Path | str) -> R
 
 
 def check_schema_version(value: object, path: Path | str) -> None:
-    """Raise RunFolderError for a file that another version of the package wrote."""
+    """Raise RunFolderError for a file with the schema of another version of the package."""
     if not isinstance(value, dict):
         return
     if "schema_version" not in value and "schema" in value:
@@ -115,7 +115,7 @@ def write_record(path: Path, record: Record, *, fsync: bool = False, with_checks
 
 
 def _format_validation_error(error: ValidationError) -> str:
-    """Return the location and message of the first violation of a schema, and the number of further violations."""
+    """Return the location and message of the first violation of a file's schema, and the number of further ones."""
     first_error = error.errors(include_url=False)[0]
     message = first_error["msg"]
     location = ".".join(map(str, first_error["loc"])) or "the file"
@@ -125,7 +125,7 @@ def _format_validation_error(error: ValidationError) -> str:
 
 @contextmanager
 def translate_inconsistent_files_error(folder: Path) -> Iterator[None]:
-    """Translate exceptions raised because files of a run folder contradict each other into RunFolderError.
+    """Raise RunFolderError if files of a run folder match their schemas, but contradict each other.
 
     Each file is valid according to its schema, so the contradiction shows only when results are computed from several.
     """

@@ -360,7 +360,7 @@ def _build_weights_panel(
 
 
 def _choose_bar_indices(result: ResultDict) -> list[int]:
-    """Return the keys that get their own bar: all keys, or those with the largest weights if there are too many."""
+    """Return the keys that get a bar in the weights chart: all, or those with the largest weights if too many."""
     num_keys = len(result["weights"])
     if num_keys <= MAX_BARS + 1:
         return list(range(num_keys))

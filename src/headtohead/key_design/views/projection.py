@@ -93,7 +93,7 @@ def project_keys(keys: KeyMatrix, queries: KeyMatrix, extra_points: KeyMatrix | 
 
 
 def _compute_axis_limits(points: PlanePoints) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return axis limits for a square that contains all points, so that angles are preserved."""
+    """Return the axis limits of a projection: a square that contains all points, so that angles are preserved."""
     low, high = points.min(axis=0), points.max(axis=0)
     half_width = 0.57 * float((high - low).max()) or 1.0
     center = (low + high) / 2
@@ -129,7 +129,7 @@ def _build_projection_matrix(azimuth: float) -> Float[np.ndarray, "head_dim two"
 
 
 def find_hull_edges(keys: KeyMatrix) -> list[tuple[int, int]]:
-    """Return the pairs of keys joined by a convex-hull edge; empty if the keys are degenerate."""
+    """Return the pairs of keys to join by a line in a projection, the edges of their hull; empty if degenerate."""
     try:
         hull = ConvexHull(keys)
     except (QhullError, ValueError):

@@ -33,7 +33,7 @@ def format_alt_text(result: ResultDict) -> str:
 
 
 def format_legend(result: ResultDict) -> str:
-    """Return the sentences that explain the marks of a solution's chart."""
+    """Return the sentences below a solution's chart that explain its marks."""
     head_dim, kind = len(result["keys"][0]), result["kind"]
     if kind == "identity":
         legend = "Circles: keys that can be selected. Squares: other keys. Arrows: query directions."
@@ -47,7 +47,7 @@ def format_legend(result: ResultDict) -> str:
 
 
 def build_keys_table(result: ResultDict, published: dict[str, Any] | None = None) -> Table:
-    """Return a table of the keys with their scores, weights and target weights or, for a query matrix, of its rows."""
+    """Return the summary table of the keys: scores, weights and target weights, or the rows of a query matrix."""
     if result["kind"] == "identity":
         columns = [Column("row", "row"), Column("query", "query", format=format_vector)]
         columns += make_numeric_columns(weight="weight on its key", format=format_weight)
@@ -73,7 +73,7 @@ def build_keys_table(result: ResultDict, published: dict[str, Any] | None = None
 
 
 def build_weight_matrix_table(result: ResultDict) -> Table:
-    """Return an identity design's attention weights, with a row per query and a column per key."""
+    """Return the summary table of an identity design: attention weights, with a row per query and a column per key."""
     columns = [Column("query", "weights", format="row {}".format)]
     columns += make_numeric_columns(
         *(f"key {index}" for index in range(len(result["weights"]))),

@@ -25,7 +25,7 @@ MAX_MATRIX_COLUMNS = 8
 
 
 def print_result(result: ResultDict) -> None:
-    """Print a solution or the walkthrough."""
+    """Print a key-design solution or the walkthrough in the terminal."""
     console = get_stdout_console()
     if result["kind"] == "tour":
         _print_walkthrough(console, result)
@@ -34,7 +34,7 @@ def print_result(result: ResultDict) -> None:
 
 
 def _print_design(console: Console, result: ResultDict, title: str, published: dict[str, Any] | None) -> None:
-    """Print one design's outcome, explanation and table."""
+    """Print one design's outcome, explanation and table in the terminal."""
     console.print(f"[bold {OUTCOME_COLORS[format_outcome(result)]}]{escape(title)}[/]", soft_wrap=False)
     print_indented(escape(result["reason"]))
     for label, formatted_value in build_summary(result).items():
@@ -45,7 +45,7 @@ def _print_design(console: Console, result: ResultDict, title: str, published: d
 
 
 def _print_walkthrough(console: Console, walkthrough: ResultDict) -> None:
-    """Print every step of the walkthrough with the published answer and its limits."""
+    """Print every step of the walkthrough in the terminal, with the published answer and its limits."""
     console.print("[bold]Design questions of a course report[/]")
     print_indented(f"{escape(walkthrough['reason'])}\n")
     for index, step in enumerate(walkthrough["steps"]):

@@ -73,6 +73,7 @@ class MultiHeadAttention(Attention):
     residual_layers = ("output",)
 
     def __init__(self, sizes: ModelSizes, parts: AttentionParts, *, output_bias: bool = True) -> None:
+        """Compose attention from its parts and create the output matrix."""
         super().__init__(sizes, parts)
         self.projection, self.projection_steps = parts.projection, build_step_modules(parts.projection_steps)
         self.pattern, self.positions = parts.pattern, tuple(parts.positions)
@@ -179,6 +180,7 @@ class SoftCappedAttention(MultiHeadAttention):
     def __init__(
         self, sizes: ModelSizes, parts: AttentionParts, *, cap: float = 50.0, output_bias: bool = True
     ) -> None:
+        """Scores are limited to (-cap, cap) by cap * tanh(scores / cap)."""
         super().__init__(sizes, parts, output_bias=output_bias)
         if cap <= 0:
             raise ModelError(f"softcap: cap must be above 0, got {cap}")
@@ -232,6 +234,7 @@ class DifferentialAttention(MultiHeadAttention):
     def attend(
         self, q: HeadOutputs, k: Keys, v: Keys, context: ForwardContext
     ) -> tuple[HeadOutputs, AttentionWeights | None]:
+        """Return the head outputs, normalized in pairs, and the attention weights if they are requested."""
         head_outputs, weights = super().attend(q, k, v, context)
         head_pairs = torch.cat(head_outputs.chunk(2, dim=1), dim=-1)  # (batch, heads / 2, query, 2 head_dim)
         head_pairs = (1 - self.lambda_init) * F.rms_norm(head_pairs, head_pairs.shape[-1:], eps=self.eps)

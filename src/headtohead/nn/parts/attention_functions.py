@@ -142,7 +142,7 @@ class _BlockLayout:
         return padded.view(*x.shape[:-2], self.num_blocks, self.block_size, x.shape[-1])
 
     def split_with_neighbors(self, x: Tensor) -> Tensor:
-        """Return (..., length, n) as (..., blocks, key_span, n): each block with its neighbors, zeros outside."""
+        """Split keys for blocked attention: (..., length, n) becomes (..., blocks, key_span, n), zeros outside."""
         padding_before = self.blocks_before * self.block_size
         padding_after = (self.num_blocks + self.blocks_after) * self.block_size - self.length
         padded = F.pad(x, (0, 0, padding_before, padding_after))
@@ -163,7 +163,7 @@ class _SplitIntoBlocks(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """Sum the gradients of overlapping blocks back into a tensor of the original length."""
+        """Sum the gradients of overlapping attention blocks back into a tensor of the original length."""
         layout, (before, after) = ctx.layout, ctx.neighbors
         block_gradients = (
             gradients[0].unflatten(2, (-1, layout.block_size)).unflatten(0, (-1, layout.num_blocks)).transpose(1, 2)

@@ -76,8 +76,9 @@ def is_shift_invariant(pattern: Pattern, bias_parts: BiasParts, context: Forward
 
 
 def _has_padding_at_ends_only(context: ForwardContext) -> bool:
-    """Return whether no padding lies between the tokens of a sequence. Blocked attention requires it: only then are
-    adjacent positions at adjacent indices.
+    """Return whether a mask has no padding between the tokens of a sequence, as blocked attention requires.
+
+    Only then are adjacent positions at adjacent indices.
     """
     key_mask = context.key_mask
     if key_mask is None:

@@ -115,6 +115,7 @@ class SandwichNormBlock(TwoNormBlock):
     def forward(
         self, x: HiddenStates, attend: Sublayer, feedforward: Sublayer | None, context: ForwardContext
     ) -> HiddenStates:
+        """Normalize before and after attention and feed-forward layer, then add the residual."""
         attention_output = attend(self.attention_norm(x, context))
         x = x + self.drop(self.attention_output_norm(attention_output, context))
         if feedforward is None:
@@ -148,6 +149,7 @@ class ParallelBlock(Block):
     def forward(
         self, x: HiddenStates, attend: Sublayer, feedforward: Sublayer | None, context: ForwardContext
     ) -> HiddenStates:
+        """Add attention and feed-forward output, both computed from the same input, to the residual."""
         normed: Tensor = self.norm(x, context)
         branches = attend(normed)
         if feedforward is not None:

@@ -134,13 +134,14 @@ class GatedExpertsFeedForward(FeedForward):
         self.down_bias = nn.Parameter(torch.empty(experts, width))
 
     def reset_parameters(self) -> None:
-        """Initialize each expert as torch does linear layers."""
+        """Initialize the feed-forward layers of each expert as torch does linear layers."""
         for weight, bias in ((self.gate_up, self.gate_up_bias), (self.down, self.down_bias)):
             bound = weight.shape[1] ** -0.5
             nn.init.uniform_(weight, -bound, bound)
             nn.init.uniform_(bias, -bound, bound)
 
     def forward(self, x: HiddenStates, context: ForwardContext) -> HiddenStates:
+        """Return the sum of the active experts' feed-forward outputs, weighted by the router."""
         top_logits, top_experts = self.router(x).topk(self.active)
         expert_weights = torch.zeros(*x.shape[:-1], len(self.down), dtype=x.dtype, device=x.device)
         expert_weights = expert_weights.scatter(-1, top_experts, top_logits.softmax(-1))

@@ -88,7 +88,7 @@ def safe_sqrt(squared_norm: Tensor) -> Tensor:
 
 
 def compute_head_weights(head_norms: Tensor, is_normalized: bool) -> Tensor:
-    """Return the factor of each head (axis 1): its norm, or the norms scaled to sum to the number of heads."""
+    """Return the factor by which a merge multiplies each head (axis 1): its norm, or norms scaled to a mean of 1."""
     if not is_normalized:
         return head_norms
     norm_sums = head_norms.sum(1, keepdim=True).clamp_min(torch.finfo(head_norms.dtype).tiny)
@@ -107,6 +107,7 @@ class ReweightHeads(Merge):
         normalise: bool = False,
         at_inference: bool = True,
     ) -> None:
+        """Create a merge that multiplies heads by their norms over the sequence or the batch."""
         super().__init__(sizes)
         self.over, self.normalise, self.at_inference = over, normalise, at_inference
 

@@ -132,6 +132,7 @@ class MaskedLMHead(LinearOutput):
         eps: float = 1e-12,
         bias: bool = True,
     ) -> None:
+        """Create the output layer of BERT: linear, activation and norm before the matrix that gives the logits."""
         super().__init__(replace(sizes, width=embedding.sizes.width), embedding, bias=bias)
         width = embedding.sizes.width
         self.hidden = nn.Linear(sizes.width, width, bias=hidden_bias)

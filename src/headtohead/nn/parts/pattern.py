@@ -107,6 +107,7 @@ class SlidingWindowPattern(Pattern):
     def compute_mask(
         self, query_positions: QueryPositions, key_positions: KeyPositions, context: ForwardContext
     ) -> PatternMask:
+        """Allow the `size` nearest positions of a query, in an encoder on both sides."""
         distance = compute_distances(query_positions, key_positions)
         ahead = self.window_size[1]
         assert ahead is not None
@@ -126,6 +127,7 @@ class IntersectionPattern(Pattern):
 
     @property
     def window_size(self) -> WindowSize:
+        """The largest distances that both patterns may allow."""
         distance_pairs = zip(self.first.window_size, self.second.window_size, strict=True)
         behind, ahead = (
             min((distance for distance in pair if distance is not None), default=None) for pair in distance_pairs
@@ -135,6 +137,7 @@ class IntersectionPattern(Pattern):
     def compute_mask(
         self, query_positions: QueryPositions, key_positions: KeyPositions, context: ForwardContext
     ) -> PatternMask:
+        """Allow the keys that both patterns allow."""
         first_mask, second_mask = (
             part.compute_mask(query_positions, key_positions, context) for part in (self.first, self.second)
         )

@@ -112,7 +112,7 @@ class SinusoidalPosition(Position):
 
 
 def compute_alibi_slopes(num_heads: int) -> list[float]:
-    """Return the ALiBi slope of each head.
+    """Return the slope of the ALiBi position bias for each head.
 
     For a power of two, the slopes are the paper's geometric series. For any other number of heads, they are the series
     of the next lower power, followed by every second slope of the next higher one, as in the authors' code.
@@ -147,6 +147,7 @@ class AlibiPosition(Position):
     def compute_bias(
         self, query_positions: Int[Tensor, "*b query"], key_positions: Int[Tensor, "*b key"], context: ForwardContext
     ) -> Tensor:
+        """Return the ALiBi position bias, the distance times the slope of each head, (..., heads, query, key)."""
         # The absolute distance makes the bias symmetric for encoders; decoders never attend to later positions.
         distance = (query_positions[..., :, None] - key_positions[..., None, :]).abs()
         return -self.slopes[:, None, None] * distance[..., None, :, :]
@@ -222,6 +223,7 @@ class RelativePosition(Position):
     def compute_bias(
         self, query_positions: Int[Tensor, "*b query"], key_positions: Int[Tensor, "*b key"], context: ForwardContext
     ) -> Tensor:
+        """Return the learned position bias of each distance bucket, (..., heads, query, key)."""
         ahead = key_positions[..., None, :] - query_positions[..., :, None]
         distance = (-ahead).clamp_min(0) if self.sizes.is_causal else ahead.abs()
         num_ranges = self.buckets_per_direction - self.num_exact_buckets

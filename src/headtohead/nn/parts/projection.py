@@ -60,6 +60,7 @@ class LinearProjection(Projection):
     is_tokenwise = True
 
     def __init__(self, sizes: ModelSizes, *, bias: bool = False, key_heads: int | None = None) -> None:
+        """Create linear layers for queries, keys and values."""
         super().__init__(sizes)
         self.key_heads = key_heads = key_heads or sizes.heads
         if sizes.heads % key_heads:
@@ -80,6 +81,7 @@ class MLPProjection(Projection):
     is_tokenwise = True
 
     def __init__(self, sizes: ModelSizes, *, depth: int = 1, hidden: int | None = None, bias: bool = True) -> None:
+        """Create one MLP each for queries, keys and values."""
         super().__init__(sizes)
         if depth < 1:
             raise ModelError(f"mlp: depth counts hidden layers and must be at least 1, got {depth}; for 0 use linear")
@@ -87,7 +89,7 @@ class MLPProjection(Projection):
         self.query, self.key, self.value = (self._build_network(depth, hidden_width, bias) for _ in range(3))
 
     def _build_network(self, depth: int, hidden: int, bias: bool) -> nn.Sequential:
-        """Return an MLP with `depth` hidden layers from width to heads * head_dim."""
+        """Return the MLP of a projection with `depth` hidden layers from width to heads * head_dim."""
         widths = [self.sizes.width, *[hidden] * depth]
         modules: list[nn.Module] = []
         for in_features, out_features in pairwise(widths):
@@ -130,13 +132,14 @@ class QueryKeyNorm(ProjectionStep):
     def forward(
         self, q: QueryHeads, k: KeyValueHeads, v: KeyValueHeads, x: HiddenStates, context: ForwardContext
     ) -> HeadTensors:
+        """Return the projected queries and keys, normalized, and the values unchanged."""
         query_bias, key_bias = self._parameters["query_bias"], self._parameters["key_bias"]
         normed_q = self._normalize_heads(q, self.query_scale, query_bias)
         normed_k = self._normalize_heads(k, self.key_scale, key_bias)
         return normed_q, normed_k, v
 
     def _normalize_heads(self, x: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
-        """Return normalized queries or keys, (batch, heads, length, head_dim), with the learned scale and bias."""
+        """Return projected queries or keys, (batch, heads, length, head_dim), normalized, with scale and bias."""
         axes = (1, 3) if self.over == "all-heads" else (3,)
         if self.norm == "layer":
             x = x - x.mean(axes, keepdim=True)

@@ -60,7 +60,7 @@ PartClass = TypeVar("PartClass", bound=type[Component])
 
 
 def register_part(slot: str, name: str) -> Callable[[PartClass], PartClass]:
-    """Return a class decorator that registers a part under `name` in `slot`."""
+    """Return a class decorator that adds a part to the registry under `name` in `slot`."""
 
     def register(part_class: PartClass) -> PartClass:
         """Store the class in the registry; raise PartError if a different file defines the same name."""
@@ -86,7 +86,7 @@ def _get_source_file(part_class: type) -> str:
 
 
 def get_part_class(slot: str, name: str) -> type[Component]:
-    """Return the class registered for a slot and name; raise PartError with the closest name if there is none."""
+    """Return the class in the registry for a slot and name; raise PartError with the closest name if there is none."""
     load_builtin_parts()
     if (slot, name) not in _registry:
         names = list_part_names(slot)
@@ -124,7 +124,7 @@ def compute_plugin_module_name(file: Path) -> str:
 
 
 def load_plugin(path: str | Path, base_folder: Path = Path(".")) -> Path:
-    """Import a plugin file with parts of users; return its path. If the import fails, nothing stays registered."""
+    """Import a user's plugin file, which registers its parts; return its path. An import that fails registers none."""
     load_builtin_parts()
     file = (base_folder / path).resolve()
     if not file.is_file():
@@ -161,7 +161,7 @@ def get_plugin_files() -> tuple[Path, ...]:
 
 
 def build_part(slot: str, part_config: ComponentConfig, *arguments: Any, module_name: str | None = None) -> Any:
-    """Return an instance of the configured part. `arguments` precede its options in the constructor.
+    """Build the part in the registry that a configuration names. `arguments` precede its options.
 
     The random numbers that its constructor draws depend on `module_name`, not on the parts built before.
     """
@@ -196,7 +196,7 @@ def build_parts(
 
 
 def build_step_modules(steps: Sequence[Part]) -> nn.ModuleDict:
-    """Return the steps of a list of parts, all parts after the first, as a ModuleDict with their kinds as names.
+    """Return the steps of a list of parts, all parts after the first, as a ModuleDict by their registered names.
 
     A name that does not depend on the order in the list keeps the initial values of a step comparable between models
     with different lists.

@@ -90,7 +90,7 @@ def render_inline_code(text: str) -> Markup:
 
 
 def render_chart(chart: Chart) -> dict[str, Any]:
-    """Return both layouts of a chart as SVG, with its title and text alternative.
+    """Return the HTML of both layouts of a chart as SVG, with its title and text alternative.
 
     If the chart cannot be rendered, a paragraph replaces both layouts, and a ChartWarning is issued.
     """
@@ -103,7 +103,7 @@ def render_chart(chart: Chart) -> dict[str, Any]:
 
 
 def _rename_clip_paths(svg: str, prefix: str) -> str:
-    """Return an SVG whose clip paths are numbered per chart.
+    """Return an SVG to embed in HTML, whose clip paths are numbered per chart.
 
     The chart renderer numbers them per process, so equal charts would differ and ids could clash on one page.
     """

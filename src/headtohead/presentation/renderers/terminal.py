@@ -58,7 +58,7 @@ def print_indented(text: str, indent: int = 2) -> None:
 
 
 def print_table(table: Table, *, max_rows: int | None = None) -> None:
-    """Print a table's title, rows and caption.
+    """Print a table in the terminal: its title, rows and caption.
 
     If it is too wide, optional columns are dropped, then `Cell.short_text` is used, then numeric columns are wrapped.
     `max_rows` limits the rows.
@@ -95,7 +95,7 @@ def print_text_table(column_titles: Sequence[str], rows: Iterable[Sequence[Any]]
 def build_rich_table(
     table: Table, columns: Sequence[Column] = (), max_rows: int | None = None, *, use_short_text: bool = False
 ) -> RichTable:
-    """Return a rich table with the given columns (default: all), with verdicts and results in color."""
+    """Return a table for the terminal with the given columns (default: all), with verdicts and results in color."""
     rich_table = RichTable(box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
     rich_table.title = escape(table.title) or None
     columns = columns or table.columns
@@ -125,7 +125,7 @@ def _exceeds_terminal_width(console: Console, rich_table: RichTable) -> bool:
 
 
 def _narrow_numeric_columns(rich_table: RichTable, columns: Sequence[Column]) -> None:
-    """Wrap numeric columns between words, which leaves more width for text columns."""
+    """Wrap a terminal table's numeric columns between words, which leaves more width for text columns."""
     rich_table.padding = (0, 1, 0, 0)
     for rich_column, column in zip(rich_table.columns, columns, strict=True):
         if column.is_numeric:

@@ -79,7 +79,7 @@ PREAMBLE = """\
 
 
 def render_pdf(title: str, introduction: Sequence[str], sections: Iterable[Section]) -> bytes:
-    """Return a PDF document with a title, introductory paragraphs and sections; figures and tables are numbered."""
+    """Typeset a PDF document with a title, introductory paragraphs and sections; figures and tables are numbered."""
     try:
         import typst
     except ImportError:

@@ -39,7 +39,7 @@ def _get_markdown_parser() -> MarkdownIt:
 
 
 def _parse_dollar_formula(state: StateInline, silent: bool) -> bool:
-    """Parse a formula between dollar signs as inline code."""
+    """Parse a formula between dollar signs in a user's Markdown as inline code."""
     formula = FORMULA_PATTERN.match(state.src, state.pos)
     if formula is None:
         return False

@@ -85,7 +85,7 @@ def compute_difference_curves(findings: Findings, split: str) -> list[CurvePoint
 
 
 def _group_scores_by_step(findings: Findings, variant: str, split: str) -> dict[int, dict[str, float]]:
-    """Return a variant's finite scores as {step: {seed: score}}."""
+    """Return the points of a variant's learning curves as {step: {seed: score}}, finite scores only."""
     scores: dict[int, dict[str, float]] = {}
     for seed, curve in findings.curves.get(variant, {}).get(split, {}).items():
         for step, score in curve:
@@ -95,7 +95,7 @@ def _group_scores_by_step(findings: Findings, variant: str, split: str) -> dict[
 
 
 def _average_effect(metric: str, pairs: Sequence[tuple[float, float]]) -> float:
-    """Return the mean effect over (baseline score, variant score) pairs, using the geometric mean for perplexity."""
+    """Return the mean difference of learning curves over (baseline, variant) pairs, geometric for perplexity."""
     if metric == "perplexity":
         return math.expm1(
             statistics.fmean(math.log(variant_score / baseline_score) for baseline_score, variant_score in pairs)
@@ -180,7 +180,7 @@ def drop_steep_start(points: list[CurvePoint], metric: str) -> list[CurvePoint]:
 
 
 def describe_omitted_start(findings: Findings) -> str:
-    """Return a sentence about the evaluation that `drop_steep_start` drops, or an empty string."""
+    """Return a sentence about the point of learning curves that `drop_steep_start` drops, or an empty string."""
     metric = findings_view.get_metric(findings)
     for split in findings_view.list_curve_splits(findings)[:1]:
         points = compute_learning_curves(findings, split)
@@ -276,7 +276,7 @@ def build_step_axis(steps: Iterable[int]) -> alt.Axis:
 
 
 def build_classifier_fit_chart(findings: Findings) -> Chart | None:
-    """Return two panels per variant, train and validation loss and accuracy, which show overfitting.
+    """Return a classifier's learning curves on train and validation data, which show overfitting.
 
     A vertical line marks the step whose weights were tested. Returns None for language models and for experiments
     without validation losses.
@@ -327,7 +327,7 @@ def get_median_selected_step(findings: Findings, variant: str) -> float | None:
 
 
 def _describe_variant_fit(findings: Findings, variant: str) -> str:
-    """Return a variant's final accuracies and selected step, for the text alternative of the fit chart."""
+    """Return a variant's final accuracies and selected step, for the text alternative of the classifier-fit chart."""
     final_accuracies = {split: compute_fit_curve(findings, variant, "accuracy", split)[-1].mean for split in FIT_SPLITS}
     step = get_median_selected_step(findings, variant)
     selected_note = "" if step is None else f", weights of step {step:,.0f}"

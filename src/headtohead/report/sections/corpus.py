@@ -18,7 +18,7 @@ from headtohead.report.sections.audits import (
 
 
 def build_data_section(context: ReportContext) -> Section | None:
-    """Return the section on the data: audits of leakage, the corpus, and the scores of simple baselines."""
+    """Return the section on the corpus: audits of leakage, sizes, and the scores of simple baselines."""
     findings = context.findings
     groups = group_data_audits(findings)
     audits = [audit for group in groups.values() for audit in group]

@@ -110,7 +110,7 @@ def _group_variant_scores_by_step(curves: Curves, variant: str, split: str) -> S
 
 
 def _group_table_scores_by_step(curve_by_seed: Mapping[str, Iterable[tuple[int, float | None]]]) -> ScoresByStep:
-    """Return the finite scores or times in the table of training scores as {step: {seed: score}}."""
+    """Return the finite values of curves in the table of training as {step: {seed: value}}."""
     scores: ScoresByStep = {}
     for seed, curve in curve_by_seed.items():
         for step, score in curve:

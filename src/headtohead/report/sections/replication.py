@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from headtohead.presentation.section import Section, make_table_blocks
-from headtohead.replication.claims_table import build_claims_table
-from headtohead.replication.published_table import build_published_table
+from headtohead.replication.tables import build_claims_table, build_published_table
 from headtohead.report.context import ReportContext
 
 

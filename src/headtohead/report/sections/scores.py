@@ -125,7 +125,7 @@ def build_confusion_section(context: ReportContext) -> Section | None:
 
 
 def _add_confusion_shares(table: Table) -> dict[str, Any]:
-    """Return a confusion matrix with each count as a fraction of its true class, which determines the cell's shade."""
+    """Return a confusion matrix for the section, with each count as a fraction of its true class, for shading."""
     shares = []
     for row in table.rows:
         counts = [cell.value for cell in row[1:]]
@@ -134,7 +134,7 @@ def _add_confusion_shares(table: Table) -> dict[str, Any]:
 
 
 def build_confusion_tables(findings: Findings) -> list[Table]:
-    """Return the confusion matrix of each variant: a row per true class and a column per predicted class."""
+    """Return each variant's scores by class as a confusion matrix: a row per true class, a column per predicted one."""
     confusion = findings.confusion
     labels = confusion.labels if confusion else []
     columns = make_text_columns(true="true class")

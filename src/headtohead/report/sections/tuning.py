@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from headtohead.presentation.section import Block, BulletList, Figure, Paragraph, Section, TableBlock
 from headtohead.report.context import ReportContext
+from headtohead.search.phrasing import describe_tuning
 from headtohead.search.tables import build_tuning_table
 from headtohead.search.tuning_chart import build_response_chart
-from headtohead.search.tuning_sentences import describe_tuning
 
 
 def build_tuning_section(context: ReportContext) -> Section | None:

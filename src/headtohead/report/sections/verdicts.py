@@ -204,7 +204,7 @@ def make_effect_cells(verdict: Verdict, metric: str, *, with_means: bool = True)
 
 
 def build_secondary_results_table(context: ReportContext) -> Table:
-    """Return the effects on the secondary evaluation sets, without intervals and results in a quick look."""
+    """Return the verdicts' effects on the secondary evaluation sets, without intervals in a quick look."""
     findings, metric = context.findings, context.metric
     columns = make_text_columns(text="evaluation set", variant="variant")
     columns += make_numeric_columns(QUICK_EFFECT_COLUMN_TITLES if context.is_quick else EFFECT_COLUMN_TITLES)

@@ -17,7 +17,10 @@ from headtohead.saved_models import model_io
 
 @torch.inference_mode()
 def main(folder: str) -> None:
-    """Respond to requests {"token": id, "starts_text": bool} with {"log_probs": float32 values in base64}."""
+    """Respond to {"token": id, "starts_text": bool} with the log-probabilities of a model in this isolated process.
+
+    They are float32 values in base64: {"log_probs": ...}.
+    """
     channel = ParentChannel()
     model = model_io.load_saved_model(folder).model
     token_ids: list[int] = []

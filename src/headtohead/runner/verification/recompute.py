@@ -182,7 +182,7 @@ def compare_scores(run: Run, recomputed_columns: Mapping[str, NDArray[Any]], ori
 
 
 def compare_corpus(runs: ExperimentRuns) -> str:
-    """Compare corpus.json with the corpus: statistics, data checks, unseen rows and repeated rows."""
+    """Recompute corpus.json and compare: statistics, data checks, unseen rows and repeated rows."""
     recomputed_description = describe_corpus(runs.experiment).model_dump()
     for name, value in runs.corpus.model_dump().items():
         if name != "origin" and value != recomputed_description[name]:

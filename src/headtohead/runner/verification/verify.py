@@ -146,7 +146,7 @@ def _check_cells(
 
 
 def _check_recorded_settings(runs: ExperimentRuns) -> VerificationCheck:
-    """Check that a sweep's experiment.json is the one that its journal records."""
+    """Verify that a sweep's experiment.json is the one that its journal records."""
 
     def find_mismatch() -> str:
         digests = [event.digest for event in Journal(runs.folder).read() if isinstance(event, schemas.SettingsEvent)]
@@ -187,7 +187,7 @@ def verify_folder(folder: Path, verify: Callable[[Path], list[VerificationCheck]
 
 
 def run_check(location: str, description: str, find_mismatch: Callable[[], str]) -> VerificationCheck:
-    """Return the result of a check, which fails if `find_mismatch` describes a mismatch or raises an error."""
+    """Return the result of a check of `h2h verify`, which fails if `find_mismatch` describes a mismatch or raises."""
     try:
         mismatch = find_mismatch()
     except (HeadToHeadError, OSError, *schemas.INCONSISTENT_DATA_ERRORS) as error:
@@ -196,7 +196,7 @@ def run_check(location: str, description: str, find_mismatch: Callable[[], str])
 
 
 def _report_mixed_environments(runs: Sequence[Run]) -> VerificationCheck:
-    """Report different package versions, devices or processors of the runs.
+    """Verify that runs had equal package versions, devices and processors; report differences.
 
     They do not indicate edited files, so the check passes.
     """
@@ -208,7 +208,7 @@ def _report_mixed_environments(runs: Sequence[Run]) -> VerificationCheck:
 
 
 def _check_run_files(location: str, run: Run) -> Iterator[VerificationCheck]:
-    """Check a run's checksums, and that result.json follows from its scores."""
+    """Verify a run's checksums, and that result.json follows from its scores."""
     try:
         damaged_files = [*run.find_damaged_files(), *([] if run.has_valid_checksum else ["result.json"])]
     except HeadToHeadError as error:
@@ -222,7 +222,7 @@ def _check_run_files(location: str, run: Run) -> Iterator[VerificationCheck]:
 
 
 def _compare_result_to_scores(run: Run) -> str:
-    """Return the first difference between result.json and the per-example scores, or an empty string."""
+    """Verify result.json: return the first difference to the per-example scores, or an empty string."""
     metric = run.result.metric
     for split, recorded_scores in run.result.scores.items():
         counts = run.scores[f"{split}.counts"].sum()
@@ -241,7 +241,7 @@ def _compare_result_to_scores(run: Run) -> str:
 
 
 def _check_run_records(runs: ExperimentRuns) -> Iterator[VerificationCheck]:
-    """Check that all runs belong to the experiment, that the journal records them, and that no seed is missing."""
+    """Verify that all runs belong to the experiment, that the journal records them, and that no seed is missing."""
     yield run_check(JOURNAL_FILE, "chain of checksums", partial(_check_journal, runs.folder))
     try:
         issues = find_run_issues(runs)
@@ -267,7 +267,7 @@ def _check_journal(folder: Path) -> str:
 
 
 def _find_missing_seeds(runs: ExperimentRuns, variant: str) -> str:
-    """Return the requested seeds that have no result, or an empty string if there are none.
+    """Verify that a variant is complete: return the requested seeds without a result, or an empty string.
 
     With seeds = "auto", a variant needs no seeds beyond the baseline's.
     """
@@ -282,7 +282,7 @@ def _find_missing_seeds(runs: ExperimentRuns, variant: str) -> str:
 
 
 def _check_checksummed_files(folder: Path) -> Iterator[VerificationCheck]:
-    """Check the experiment files that contain their own checksum."""
+    """Verify the experiment files that contain their own checksum."""
     for name in (*compute.CHECKSUMMED_FILES, "findings.json"):
         if (folder / name).is_file():
             check = run_check(name, "checksum", partial(check_own_checksum, folder / name))
@@ -296,7 +296,7 @@ def check_own_checksum(path: Path) -> str:
 
 
 def _check_findings(runs: ExperimentRuns) -> Iterator[VerificationCheck]:
-    """Compare findings.json with the findings recomputed from the runs."""
+    """Verify findings.json: compare it with the findings recomputed from the runs."""
     file_name = "findings.json"
     if not (runs.folder / file_name).is_file():
         yield VerificationCheck(file_name, "is there", False, "the file is missing")
@@ -323,7 +323,7 @@ def _check_findings(runs: ExperimentRuns) -> Iterator[VerificationCheck]:
 
 
 def _find_checksummed_file(key_path: str) -> str | None:
-    """Return the file that a differing checksum in findings.json belongs to, or None for any other difference."""
+    """Return the file to which a checksum that differs in the verified findings.json belongs, or None."""
     is_search = key_path.startswith("search.checksums.")
     if not is_search and not key_path.startswith("checksums."):
         return None
@@ -334,7 +334,7 @@ def _find_checksummed_file(key_path: str) -> str | None:
 def check_reports(
     folder: Path, render_report: RenderReport | None, on_progress: Callable[[str], None]
 ) -> Iterator[VerificationCheck]:
-    """Render the reports in an experiment's folder again, and compare them with the files."""
+    """Verify the reports in an experiment's folder: render them again, and compare."""
     for name, report_format in OUTPUT_FORMATS.items() if render_report else ():
         if render_report and (folder / name).is_file():
             on_progress(name)
@@ -343,7 +343,7 @@ def check_reports(
 
 
 def _compare_report(folder: Path, name: str, report_format: str, render_report: RenderReport) -> str:
-    """Return the difference between a report and a newly rendered one, or an empty string if they are identical."""
+    """Verify a report: return the difference to a newly rendered one, or an empty string if they are identical."""
     with tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings(record=True) as missing_charts:
         warnings.simplefilter("always")
         render_report(folder, [report_format], Path(scratch))

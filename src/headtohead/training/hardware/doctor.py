@@ -15,9 +15,9 @@ import psutil
 import torch
 
 from headtohead.data.token_cache import find_damaged_caches
-from headtohead.training.hardware.child_process import run_code_in_child_process
 from headtohead.training.hardware.devices import count_available_cores, select_device
 from headtohead.training.hardware.precision import Bfloat16Support, probe_bfloat16
+from headtohead.training.hardware.probe_process import run_probe_code
 
 _CONTRIBUTOR_EXTRAS = {"bench", "dev", "docs", "fuzz", "mutation"}
 """Extras that users do not need; the report omits them."""
@@ -42,7 +42,7 @@ def list_extras_with_versions(distribution: str = "headtohead") -> dict[str, dic
 
 
 def find_installed_version(package: str) -> str | None:
-    """Return the installed version of a package for the report, or None if it is not installed."""
+    """Return the installed version of a package for the report of `h2h doctor`, or None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -63,13 +63,13 @@ print(json.dumps({"reached": reached}))
 
 
 def is_hub_reachable(url: str | None = None, *, timeout_seconds: float = 3.0) -> bool | None:
-    """Return whether the Hugging Face Hub responds; None if HF_HUB_OFFLINE is set. Never raises."""
+    """Return whether the Hugging Face Hub responds, for `h2h doctor`; None if HF_HUB_OFFLINE is set. Never raises."""
     from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE:
         return None
     # Run in a child process, because a DNS lookup can block for longer than any socket timeout.
-    result = run_code_in_child_process(
+    result = run_probe_code(
         _HUB_PROBE_CODE, url or constants.ENDPOINT, str(timeout_seconds), timeout_seconds=timeout_seconds + 2
     )
     return bool(result.output and result.output["reached"])
@@ -181,7 +181,7 @@ def _check_versions(report: DoctorReport) -> DoctorCheck:
 
 
 def _check_extras(report: DoctorReport) -> DoctorCheck:
-    """Report which optional dependencies are installed, except those of contributors."""
+    """Report in `h2h doctor` which optional dependencies are installed, except those of contributors."""
     if not report.extras:
         return DoctorCheck("extras", "unknown", False, "install the package: pip install -e .")
     extras = {name: packages for name, packages in report.extras.items() if name not in _CONTRIBUTOR_EXTRAS}
@@ -194,7 +194,7 @@ def _check_extras(report: DoctorReport) -> DoctorCheck:
 
 
 def _check_bfloat16(report: DoctorReport) -> DoctorCheck:
-    """Report whether bfloat16 works on this machine, and its speed."""
+    """Report in `h2h doctor` whether bfloat16 works on this machine, and its speed."""
     support = report.bfloat16
     if support.status == "no":
         return DoctorCheck("bfloat16", f"no: the test {support.exit_description}", False, "use float32, the default")
@@ -214,7 +214,7 @@ def _check_hub(report: DoctorReport) -> DoctorCheck:
 
 
 def _check_cache(report: DoctorReport) -> DoctorCheck:
-    """Report corrupted token cache folders."""
+    """Report corrupted token cache folders in `h2h doctor`."""
     if report.cache_errors is None:
         return DoctorCheck("token cache", "not read", True, "h2h doctor --deep compares every byte with its checksum")
     errors = [f"{folder}: {error}" for folder, error in report.cache_errors.items() if error]

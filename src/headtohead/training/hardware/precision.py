@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 
 from headtohead.errors import DeviceError
-from headtohead.training.hardware.child_process import ChildProcessResult, run_code_in_child_process
+from headtohead.training.hardware.probe_process import ProbeResult, run_probe_code
 
 BFLOAT16_WORKAROUND_ENV = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
 """Set before torch is imported, this keeps oneDNN from using AMX."""
@@ -108,12 +108,12 @@ def probe_bfloat16(
 
 def _run_bfloat16_probe(
     probe_code: str, device: str, timeout_seconds: float, environment: Mapping[str, str] | None = None
-) -> ChildProcessResult:
+) -> ProbeResult:
     """Run the bfloat16 probe in a child process; an inaccurate result counts as a failure."""
-    result = run_code_in_child_process(probe_code, device, environment=environment, timeout_seconds=timeout_seconds)
+    result = run_probe_code(probe_code, device, environment=environment, timeout_seconds=timeout_seconds)
     if result.output is None or result.output["error"] < _MAX_BFLOAT16_ERROR:  # False for nan
         return result
-    return ChildProcessResult(None, f"was inaccurate: relative error {result.output['error']:.0%}")
+    return ProbeResult(None, f"was inaccurate: relative error {result.output['error']:.0%}")
 
 
 def is_bfloat16_usable(device: str = "cpu") -> bool:

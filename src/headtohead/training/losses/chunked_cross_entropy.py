@@ -153,7 +153,7 @@ class _LinearGradients:
 def _accumulate_with_softmax(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, gradients: _LinearGradients
 ) -> Tensor:
-    """Return the loss of each prediction and accumulate gradients, using a softmax. Safe for logits of any size."""
+    """Return the cross entropy of each prediction and accumulate gradients of a chunk. Safe for logits of any size."""
     losses = torch.empty_like(hidden[:, 0])
     buffer = _LogitsBuffer(hidden, weight, has_bounded_logits=False)
     start = 0
@@ -175,7 +175,7 @@ def _accumulate_with_softmax(
 def _accumulate_without_max_subtraction(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, gradients: _LinearGradients
 ) -> Tensor:
-    """Return the loss of each prediction and accumulate gradients, for bounded logits.
+    """Return the cross entropy of each prediction and accumulate gradients of a chunk, for bounded logits.
 
     A probability is exp(h w) exp(b) / sum. The large matrix exp(h w) is computed in place, as a power of 2, and not
     modified again; exp(b) is applied to the weight and 1 / sum to each prediction.
@@ -212,7 +212,7 @@ def _accumulate_without_max_subtraction(
 def _accumulate_in_low_precision(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, gradients: _LinearGradients
 ) -> Tensor:
-    """Return the loss of each prediction and accumulate gradients, with matrix products in the precision of autocast.
+    """Return the cross entropy of each prediction and accumulate gradients of a chunk under autocast.
 
     Gradients with respect to logits are between -1 and 1, so they cannot overflow. They are divided by the number of
     predictions only in float32.
@@ -245,7 +245,7 @@ def _accumulate_in_low_precision(
 
 
 def _compute_negative_log_likelihood(exp_sums: Tensor, label_exps: Tensor) -> Tensor:
-    """Return the loss of each prediction, log(exp_sums / label_exps).
+    """Return the cross entropy of each prediction in a chunk, log(exp_sums / label_exps).
 
     Dividing first avoids cancellation between two large logarithms. The difference of logarithms is used only where the
     quotient overflows.
@@ -255,7 +255,7 @@ def _compute_negative_log_likelihood(exp_sums: Tensor, label_exps: Tensor) -> Te
 
 
 def _has_bounded_logits(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """Return whether all logits are below MAX_SAFE_LOGIT, by the Cauchy-Schwarz inequality.
+    """Return whether the cross entropy can skip subtracting the maximum: all logits are below MAX_SAFE_LOGIT.
 
     Always False on accelerators, where reading the result would force a synchronization.
     """
@@ -275,6 +275,7 @@ class _LogitsBuffer:
     """
 
     def __init__(self, hidden: Tensor, weight: Tensor, *, has_bounded_logits: bool) -> None:
+        """Allocate memory for the logits of one chunk."""
         chunk_size, vocab_size = min(CHUNK_SIZE, len(hidden)), len(weight)
         self.buffers = (
             hidden.new_empty(1, vocab_size, chunk_size).mT

@@ -88,7 +88,7 @@ def compute_teacher_targets(logits: Logits, top_k: int, temperature: float = 1.0
 def kl_divergence(
     logits: Logits, targets: TeacherTargets, temperature: float = 1.0, direction: KLDirection = "forward"
 ) -> PerPrediction:
-    """Return the divergence between student and teacher for each prediction.
+    """Return the divergence between student and teacher, a term of the distillation loss, for each prediction.
 
     Args:
         logits: Student logits, (predictions, vocab).

@@ -26,6 +26,7 @@ class ScheduledOptimizer:
     """One model's optimizers, with gradient clipping, a learning-rate schedule and a weight average."""
 
     def __init__(self, model: nn.Module, settings: TrainingConfig, total_steps: int) -> None:
+        """Build the parts in the slots optimizer, schedule and average."""
         lr = float(settings.optimizer.options.get("lr", get_default_lr(settings.optimizer.kind)))
         trainable_parameters = list_trainable_parameters(model, lr)
         self.optimizer_part: Optimizer = registry.build_part("optimizer", settings.optimizer, trainable_parameters)
@@ -132,7 +133,7 @@ def get_default_lr(kind: str) -> float:
 
 
 def list_trainable_parameters(model: nn.Module, lr: float = 1.0) -> list[TrainableParameter]:
-    """Return the parameters that require gradients, with their names, learning-rate multipliers and weight decay.
+    """Return the parameters that the optimizer updates, with names, learning-rate multipliers and weight decay.
 
     A custom network's `parameter_groups` is called with `lr`.
     """

@@ -32,7 +32,7 @@ from torch.distributed import PrefixStore, rendezvous  # type: ignore[attr-defin
 
 from headtohead.data.batches import Batch
 from headtohead.errors import PeerLostError, RequestError
-from headtohead.training import weight_files
+from headtohead.training import tensor_files
 from headtohead.training.checkpoints import TrainingState
 from headtohead.training.optimization.gradients import GradientComputation
 from headtohead.training.parallel.single_process import NamedTensors, SingleProcess
@@ -55,6 +55,7 @@ class DataParallelProcess(SingleProcess):
     """One of several processes. All processes must call every method in the same order."""
 
     def __init__(self, rank: int, world_size: int, local_rank: int = 0) -> None:
+        """Describe a process of data-parallel training that has joined the process group."""
         self.rank, self.world_size, self.local_rank = rank, world_size, local_rank
         self.rng_suffix = ("rank", rank)
         self.stop_event = threading.Event()
@@ -165,9 +166,9 @@ class DataParallelProcess(SingleProcess):
 
     def broadcast_weights(self, model: nn.Module) -> None:
         """Copy the weights of the main process to all others."""
-        tensors = self._broadcast_tensors(weight_files.collect_model_tensors(model))
+        tensors = self._broadcast_tensors(tensor_files.collect_model_tensors(model))
         if not self.is_main_process:
-            weight_files.load_model_tensors(model, tensors, "main process")
+            tensor_files.load_model_tensors(model, tensors, "main process")
 
     def _broadcast_tensors(self, tensors: NamedTensors) -> NamedTensors:
         """Return the tensors of the main process in every process."""
@@ -230,7 +231,7 @@ def join_process_group(rank: int, world_size: int, local_rank: int) -> DataParal
 
 
 def _agree_on_store_prefix(store: Any, rank: int, world_size: int) -> str:
-    """Return a key prefix on which all running processes agree.
+    """Return a key prefix of the process group's store on which all running processes agree.
 
     When torchrun restarts processes, the store still contains the addresses of the previous ones; a new prefix hides
     them.

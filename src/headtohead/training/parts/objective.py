@@ -47,7 +47,7 @@ def select_predictions(
 def compute_cross_entropy(
     logits: Float[Tensor, "*positions out"], labels: Labels, label_smoothing: float = 0.0
 ) -> Float[Tensor, ""]:
-    """Return the mean cross entropy over all predictions, the default term of the training loss."""
+    """Return the mean cross entropy over all predictions, the default part of the slot `objective`."""
     logits, labels = logits.flatten(0, -2), labels.flatten()
     return F.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, label_smoothing=label_smoothing)
 

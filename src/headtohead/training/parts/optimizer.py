@@ -113,7 +113,7 @@ class OptimizerPartAdapter(TorchOptimizer):
     """The torch optimizer of a part in the slot `optimizer`: calls the part's `update` for each parameter."""
 
     def __init__(self, part: Optimizer) -> None:
-        """Create the optimizer with the parameters and options of `part`."""
+        """Create the torch optimizer of a part in the slot `optimizer` that defines `update`."""
         super().__init__(build_param_groups(part.parameters, part.lr, part.weight_decay), {})
         self.part = part
         self.context = TrainingContext(0, 1)
@@ -137,7 +137,7 @@ class OptimizerPartAdapter(TorchOptimizer):
                     self.part.update(parameter, parameter.grad, self.state[parameter], context)
 
     def compute_evaluation_weights(self) -> dict[Tensor, Tensor]:
-        """Return the weights to evaluate, for updated parameters whose part evaluates different ones."""
+        """Return the weights to evaluate, of parameters whose optimizer part evaluates different ones."""
         if type(self.part).get_evaluation_weight is Optimizer.get_evaluation_weight:
             return {}
         return {
@@ -161,6 +161,7 @@ class AdamOptimizer(Optimizer):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
     ) -> None:
+        """`betas` are the decay rates of the running averages of gradients and of their squares."""
         super().__init__(parameters, lr=lr, weight_decay=weight_decay)
         self.betas, self.eps = betas, eps
 
@@ -209,6 +210,7 @@ class SGD(Optimizer):
         self.momentum = momentum
 
     def build(self) -> list[AnyOptimizer]:
+        """Return torch's SGD."""
         # On the CPU, the fused kernel leaves parameters of 16 bits unchanged, without an error.
         has_fused_kernel = all(
             trainable.parameter.device.type == "cuda"
@@ -256,6 +258,7 @@ class Muon(Optimizer):
         self.momentum, self.adamw_lr = momentum, adamw_lr
 
     def build(self) -> list[AnyOptimizer]:
+        """Return torch's Muon for matrices inside the model, and AdamW for all other parameters."""
         if not hasattr(torch.optim, "Muon"):
             raise DeviceError(f"muon needs torch 2.9 or newer, found {torch.__version__}")
         # Embedding and output layers are matrices too, but Muon is not meant for them.
@@ -269,6 +272,7 @@ class Muon(Optimizer):
         return [muon, *optimizers]
 
     def check_device(self) -> None:
+        """Raise DeviceError if bfloat16, in which this optimizer multiplies, does not work on the CPU."""
         # Checked at the first step, because worker processes set the workaround before that.
         is_on_cpu = any(trainable.parameter.device.type == "cpu" for trainable in self.parameters)
         if is_on_cpu and not is_bfloat16_usable():

@@ -46,8 +46,9 @@ class ComposedObjective:
     """Empty for the cross entropy."""
 
     def compute_loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the mean loss of a batch: the sum of its parts and of the auxiliary losses of the model, or the
-        training loss that a custom network defines.
+        """Return the mean loss of a batch for a task: the sum of its objective parts and of auxiliary losses.
+
+        If a custom network defines a training loss, return that instead.
         """
         if isinstance(model, CustomModel) and model.has_training_loss:
             return model.compute_training_loss(batch.input_ids, batch.labels, batch.attention_mask)
@@ -67,7 +68,7 @@ def add_auxiliary_losses(loss: Tensor, auxiliary_losses: Mapping[str, Tensor]) -
 
 
 def attach_objective_parts(model: nn.Module, part_configs: Sequence[ComponentConfig], seed: int) -> list[Objective]:
-    """Build the parts of the training loss and add their parameters to the model.
+    """Build the parts of a task's training loss and add their parameters to the model.
 
     The parameters remain part of the model, and are trained and saved in checkpoints, until `remove_objective_parts` is
     called.

@@ -74,7 +74,7 @@ class _ScoreFileParser:
         self.rows = [row for row in self.rows if row.seed not in self.lost_runs.get(row.variant, ())]
 
     def raise_errors(self) -> None:
-        """Raise ScoresError with the first errors; do nothing if there are none."""
+        """Raise ScoresError with the first errors in the CSV file; do nothing if there are none."""
         if not self.errors:
             return
         count = len(self.errors)
@@ -147,7 +147,7 @@ def _read_csv_lines(parser: _ScoreFileParser) -> list[tuple[int, list[str]]]:
 
 
 def _parse_header(parser: _ScoreFileParser, lines: list[tuple[int, list[str]]]) -> dict[str, int]:
-    """Return the index of each column; report duplicate and missing columns."""
+    """Return the index of each column of the CSV file; report duplicate and missing columns."""
     line_number, header = lines[0]
     column_names = [cell.lower() for cell in header]
     for name in sorted({name for name in column_names if column_names.count(name) > 1}):
@@ -159,7 +159,7 @@ def _parse_header(parser: _ScoreFileParser, lines: list[tuple[int, list[str]]]) 
 
 
 def _find_score_column(parser: _ScoreFileParser, column_names: Collection[str], metric: MetricName | None) -> str:
-    """Return the name of the score column; report missing, ambiguous and mismatched columns."""
+    """Return the name of the score column of the CSV file; report missing, ambiguous and mismatched columns."""
     score_columns = [name for name in METRIC_BY_SCORE_COLUMN if name in column_names]
     if not score_columns:
         allowed_columns = ", ".join(METRIC_BY_SCORE_COLUMN)
@@ -188,7 +188,7 @@ def _format_suggestion(name: str, candidates: Iterable[str]) -> str:
 def _parse_row(
     parser: _ScoreFileParser, line_number: int, cells: list[str], column_indices: Mapping[str, int], score_column: str
 ) -> None:
-    """Parse one row and append it to the parser's rows; report every invalid cell.
+    """Parse one row of the CSV file and append it to the parser's rows; report every invalid cell.
 
     A non-finite score marks the run as lost.
     """
@@ -225,7 +225,7 @@ def _parse_row(
 
 
 def _parse_float(text: str) -> float | None:
-    """Return the number in a cell, which may be nan or inf, or None if it is not a number."""
+    """Return the number in a cell of the CSV file, which may be nan or inf, or None if it is not a number."""
     try:
         return float(text)
     except ValueError:
@@ -239,7 +239,7 @@ def _parse_finite_float(text: str) -> float | None:
 
 
 def _check_score_range(parser: _ScoreFileParser, metric: MetricName | None, score_column: str) -> None:
-    """Report accuracies outside [0, 1] and perplexities below 1."""
+    """Report accuracies outside [0, 1] and perplexities below 1 in the CSV file."""
     for row in parser.rows:
         if metric == "accuracy" and not 0 <= row.score <= 1:
             parser.add_error(
@@ -250,7 +250,7 @@ def _check_score_range(parser: _ScoreFileParser, metric: MetricName | None, scor
 
 
 def _check_completeness(parser: _ScoreFileParser, *, has_seed_weights: bool) -> None:
-    """Report an error unless every variant and seed has each example once, with the same document and weight."""
+    """Report an error unless the CSV file has each example once per variant and seed, with the same weight."""
     line_numbers: dict[tuple[str, int, str], int] = {}
     first_rows: dict[str, _ScoreRow] = {}
     for row in parser.rows:
@@ -288,7 +288,7 @@ def _check_completeness(parser: _ScoreFileParser, *, has_seed_weights: bool) -> 
 
 
 def _build_scores(parser: _ScoreFileParser, variant: str, metric: MetricName | None, score_column: str) -> Scores:
-    """Return the scores of one variant."""
+    """Return the scores of one variant from the rows of the CSV file."""
     rows = [row for row in parser.rows if row.variant == variant]
     seeds = tuple(sorted({row.seed for row in rows}))
     # Without an example column, the score of a seed is already a mean and needs no weight.

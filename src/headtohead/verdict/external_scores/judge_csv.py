@@ -10,7 +10,7 @@ from headtohead.errors import ScoresError, suggest
 from headtohead.verdict.compare import compare_scores
 from headtohead.verdict.external_scores.copied_examples import format_copied_examples_warning, group_copied_examples
 from headtohead.verdict.external_scores.csv_reader import read_csv
-from headtohead.verdict.external_scores.score_checks import find_score_issues
+from headtohead.verdict.external_scores.score_checks import run_score_checks
 from headtohead.verdict.external_scores.score_issues import ScoreWarning, format_blocking_issues
 from headtohead.verdict.interim import AlphaBudget, InterimAnalysis
 from headtohead.verdict.record import Verdict
@@ -65,7 +65,7 @@ def judge_csv(
     variants = {name: scores for name, scores in score_table.scores.items() if name != baseline_name}
     if not variants:
         raise ScoresError(f"{path}: only {baseline_name!r} has scores; a comparison needs two variants")
-    issues = find_score_issues(baseline_name, baseline, variants, score_table.metric)
+    issues = run_score_checks(baseline_name, baseline, variants, score_table.metric)
     baseline, variants, num_copies = group_copied_examples(baseline, variants)
     if num_copies:
         warnings.warn(format_copied_examples_warning(num_copies), ScoreWarning, stacklevel=2)

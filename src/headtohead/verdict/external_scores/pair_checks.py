@@ -46,7 +46,7 @@ def _select_paired_means(
 
 
 def _find_repeated_scores(baseline: VariantSummary, variant: VariantSummary, metric: Metric) -> ScoreIssue | None:
-    """Warn if baseline or variant has the same score for every seed, and the other does not."""
+    """Check the pair: warn if one has the same score for every seed, and the other does not."""
     for repeated, other in ((baseline, variant), (variant, baseline)):
         num_seeds = len(repeated.seed_means)
         if num_seeds < 3 or not _is_equal_for_all_seeds(repeated):
@@ -64,7 +64,7 @@ def _find_repeated_scores(baseline: VariantSummary, variant: VariantSummary, met
 
 
 def _find_copied_runs(baseline: VariantSummary, variant: VariantSummary, metric: Metric) -> ScoreIssue | None:
-    """Find seeds whose scores repeat those of a different seed, for the baseline and for the variant."""
+    """Check the pair: find seeds whose scores repeat those of a different seed, for baseline and variant."""
     baseline_means, variant_means = _select_paired_means(baseline, variant)
     num_seeds = len(baseline_means)
     relative_resolution = max(baseline.relative_resolution, variant.relative_resolution)
@@ -96,7 +96,7 @@ def _find_copied_runs(baseline: VariantSummary, variant: VariantSummary, metric:
 
 
 def _are_all_examples_copied(baseline: VariantSummary, variant: VariantSummary) -> bool:
-    """Return whether the scores per example are the same for every seed of the baseline and of the variant."""
+    """Return whether the scores per example are the same for every seed of a pair, baseline and variant."""
     return all(
         len(summary.seed_means) > 1 and len(summary.scores.weights) > 10 and _is_equal_for_all_seeds(summary)
         for summary in (baseline, variant)
@@ -109,7 +109,7 @@ def _is_equal_for_all_seeds(summary: VariantSummary) -> bool:
 
 
 def _find_shifted_seeds(baseline: VariantSummary, variant: VariantSummary, metric: Metric) -> ScoreIssue | None:
-    """Find scores of the variant that equal the baseline's under a different seed."""
+    """Check the pair: find scores of the variant that equal the baseline's under a different seed."""
     has_same_seed = [
         baseline_seed == variant_seed
         for baseline_seed, baseline_mean in zip(baseline.scores.seeds, baseline.seed_means, strict=True)
@@ -131,7 +131,7 @@ def _find_shifted_seeds(baseline: VariantSummary, variant: VariantSummary, metri
 
 
 def _find_computed_scores(baseline: VariantSummary, variant: VariantSummary, metric: Metric) -> ScoreIssue | None:
-    """Find scores that are a multiple of the baseline's, or that differ from it by a constant."""
+    """Check the pair: find scores that are a multiple of the baseline's, or differ from it by a constant."""
     baseline_means, variant_means = _select_paired_means(baseline, variant)
     num_seeds = len(baseline_means)
     resolution = max(baseline.resolution, variant.resolution)
@@ -170,7 +170,7 @@ def _is_function_of_baseline(
     transform: Callable[[Float[np.ndarray, "..."]], Float[np.ndarray, "..."]],
     tolerance: float,
 ) -> bool:
-    """Return whether a function of the baseline's scores gives the variant's, for every seed and every example."""
+    """Return whether a function of the baseline's scores gives those of its pair, for every seed and example."""
     seeds = _list_common_seeds(baseline, variant)
     baseline_scores, variant_scores = (
         summary.scores.select_seeds(seeds).values / summary.scores.weights for summary in (baseline, variant)
@@ -186,7 +186,7 @@ def _is_ratio_of_nats_and_bits(ratio: float) -> bool:
 
 
 def _find_different_units(baseline: VariantSummary, variant: VariantSummary, metric: Metric) -> ScoreIssue | None:
-    """Find bits beside nats, logarithms beside perplexities, and probabilities beside correct answers."""
+    """Check the pair: find bits beside nats, logarithms beside perplexities, probabilities beside correct answers."""
     if not (baseline.seed_means.size and variant.seed_means.size):
         return None
     baseline_mean, variant_mean = float(baseline.seed_means.mean()), float(variant.seed_means.mean())
@@ -214,7 +214,7 @@ def _find_different_units(baseline: VariantSummary, variant: VariantSummary, met
 
 
 def _has_probability_scores(summary: VariantSummary) -> bool:
-    """Return whether most scores per example lie strictly between 0 and 1, unlike correct (1) and wrong (0) answers."""
+    """Return whether most scores per example lie strictly between 0 and 1, unlike correct (1) and wrong (0) ones."""
     weights = summary.scores.weights
     if len(weights) < MIN_GRADED_EXAMPLES:
         return False
@@ -223,7 +223,7 @@ def _has_probability_scores(summary: VariantSummary) -> bool:
 
 
 def _find_different_texts(baseline: VariantSummary, variant: VariantSummary, metric: Metric) -> ScoreIssue | None:
-    """Find scores per example that agree between seeds, but are unrelated between baseline and variant."""
+    """Check the pair: find scores per example that agree between seeds, but not between baseline and variant."""
     summaries = (baseline, variant)
     if metric.name == "accuracy" or any(
         len(summary.seed_means) < 2 or len(summary.scores.weights) < MIN_CORRELATED_EXAMPLES for summary in summaries

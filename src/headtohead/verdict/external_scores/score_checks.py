@@ -15,10 +15,10 @@ from headtohead.verdict.metric import MetricName, get_metric
 from headtohead.verdict.scores import Scores
 
 
-def find_score_issues(
+def run_score_checks(
     baseline_name: str, baseline: Scores, variants: Mapping[str, Scores], metric_name: MetricName
 ) -> list[ScoreIssue]:
-    """Return the issues of the scores of each variant and of each pair with the baseline, the baseline's own first."""
+    """Run all checks on scores from other sources; return the issues of each variant and pair, the baseline's first."""
     metric = get_metric(metric_name)
     named_scores = ((baseline_name, baseline), *variants.items())
     summaries = {name: summarize_variant(name, scores) for name, scores in named_scores}

@@ -86,7 +86,7 @@ def summarize_variant(name: str, scores: Scores) -> VariantSummary:
 
 
 def _infer_accuracy_step(means: Sequence[float]) -> float:
-    """Return 1 / n if all values are multiples of 1 / n, as accuracies of n examples are, or 0.
+    """Return 1 / n if all values are multiples of 1 / n, as accuracies of n examples are, or 0, to judge score issues.
 
     Accuracies of few examples are often equal by chance, so a check of copies must not take them for copies.
     """

@@ -19,7 +19,7 @@ MIN_WEIGHT_CORRELATION = 0.75
 
 
 def _find_ordered_scores(summary: VariantSummary, metric: Metric) -> ScoreIssue | None:
-    """Warn if the scores rise or fall with the seed."""
+    """Check a variant: warn if its scores rise or fall with the seed."""
     if len(summary.seed_means) < MIN_ORDERED_SEEDS:
         return None
     changes = np.diff(summary.seed_means[np.argsort(summary.scores.seeds)])
@@ -35,7 +35,7 @@ def _find_ordered_scores(summary: VariantSummary, metric: Metric) -> ScoreIssue 
 
 
 def _find_outlier_score(summary: VariantSummary, metric: Metric) -> ScoreIssue | None:
-    """Warn about one score far from all others."""
+    """Check a variant: warn about one score far from all others."""
     if len(summary.seed_means) < MIN_OUTLIER_SEEDS:
         return None
     order = np.argsort(summary.seed_means)
@@ -55,7 +55,7 @@ def _find_outlier_score(summary: VariantSummary, metric: Metric) -> ScoreIssue |
 
 
 def _find_summed_losses(summary: VariantSummary, metric: Metric) -> ScoreIssue | None:
-    """Warn if the losses per example grow in proportion to the weights."""
+    """Check a variant: warn if its losses per example grow in proportion to the weights."""
     weights = summary.scores.weights
     has_equal_weights = len(weights) < MIN_WEIGHTED_EXAMPLES or not np.ptp(weights)
     if metric.name == "accuracy" or has_equal_weights or not len(summary.seed_means):
@@ -73,7 +73,7 @@ def _find_summed_losses(summary: VariantSummary, metric: Metric) -> ScoreIssue |
 
 
 def _find_negative_loss(summary: VariantSummary, metric: Metric) -> ScoreIssue | None:
-    """Warn if all losses are negative."""
+    """Check a variant: warn if all of its losses are negative."""
     if metric.name != "loss" or not summary.seed_means.size or not (summary.seed_means < 0).all():
         return None
     return ScoreIssue(
@@ -85,7 +85,7 @@ def _find_negative_loss(summary: VariantSummary, metric: Metric) -> ScoreIssue |
 
 
 def _find_empty_evaluation(summary: VariantSummary, metric: Metric) -> ScoreIssue | None:
-    """Find runs with a loss of exactly 0, or a perplexity of exactly 1, which withhold the verdict."""
+    """Check a variant: find runs with a loss of exactly 0, or a perplexity of exactly 1, which withhold the verdict."""
     if metric.name not in ("loss", "perplexity"):
         return None
     num_zeros = int((summary.seed_means == 0).sum())

@@ -30,7 +30,7 @@ class HeadToHeadCallback(TrainerCallback):  # type: ignore[misc]
         model: nn.Module,
         **kwargs: object,
     ) -> None:
-        """Record the initial weights."""
+        """Record the initial weights when the `transformers.Trainer` starts."""
         self.recording.start(model)
 
     def on_log(
@@ -42,5 +42,5 @@ class HeadToHeadCallback(TrainerCallback):  # type: ignore[misc]
         logs: dict[str, object],
         **kwargs: object,
     ) -> None:
-        """Record the logged values."""
+        """Record the values that the `transformers.Trainer` logs."""
         self.recording.log(state.global_step, **select_scalar_metrics(logs))

@@ -232,7 +232,7 @@ def _warn_about_different_data(config: VersusConfig, name: str) -> ResultWarning
 
 
 def _parse_command_options(command: CommandConfig) -> dict[str, str]:
-    """Return the options of a training script's command by name, to warn about different data.
+    """Return the options of a script's command by name, to warn if they select different data.
 
     Options are `--option value`, `option=value` and environment variables.
     """
@@ -268,7 +268,7 @@ def _warn_about_different_batches(
 
 
 def convert_score_issues(issues: Sequence[ScoreIssue]) -> list[ResultWarning]:
-    """Return the issues of the scores that do not withhold a verdict as warnings."""
+    """Return the issues of the scores that do not withhold a verdict as warnings about a comparison."""
     return [
         ResultWarning(kind=issue.kind, variant=issue.variant, message=issue.message, advice=issue.advice)
         for issue in issues

@@ -14,7 +14,7 @@ from headtohead.experiment.schemas import FailureRecord, Findings, read_record, 
 from headtohead.experiment.schemas.base import SeedScore
 from headtohead.experiment.schemas.versus import VersusFindings
 from headtohead.verdict.compare import compare_scores
-from headtohead.verdict.external_scores.score_checks import find_score_issues
+from headtohead.verdict.external_scores.score_checks import run_score_checks
 from headtohead.verdict.external_scores.score_issues import ScoreIssue, format_blocking_issues
 from headtohead.verdict.scores import Scores
 from headtohead.versus.comparison_folder import ComparisonFolder
@@ -64,7 +64,7 @@ def compute_findings(comparison: ComparisonFolder, command: list[str]) -> Findin
     issues: list[ScoreIssue] = []
     if BASELINE in scores:
         variants_with_values = {name: scores[name] for name in config.variants if name in scores}
-        issues = find_score_issues(BASELINE, scores[BASELINE], variants_with_values, config.metric.verdict_metric)
+        issues = run_score_checks(BASELINE, scores[BASELINE], variants_with_values, config.metric.verdict_metric)
         for name in variants_with_values:
             if reasons := format_blocking_issues(issues, BASELINE, name):
                 withheld[name] = withheld.get(name, []) + reasons

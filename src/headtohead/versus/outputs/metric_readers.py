@@ -111,7 +111,7 @@ def list_metric_names_in_output(output: str) -> list[str]:
 
 
 def parse_number(value: object) -> float | None:
-    """Return a metric's value as a number, or None if it is not numeric."""
+    """Return the metric value that a script wrote as a number, or None if it is not numeric."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
     if isinstance(value, str) and THOUSANDS_PATTERN.fullmatch(value):
@@ -123,7 +123,7 @@ def parse_number(value: object) -> float | None:
 
 
 def flatten_json(value: object, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield (dotted metric name, leaf) for each leaf of a JSON value."""
+    """Yield (dotted metric name, leaf) for each leaf of a JSON value that a script wrote."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             yield from flatten_json(item, f"{prefix}.{key}" if prefix else str(key))

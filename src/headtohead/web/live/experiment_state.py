@@ -108,7 +108,7 @@ class MetricsFileTail:
     lines: list[schemas.MetricsLine] = field(default_factory=list)
 
     def read_lines(self) -> list[schemas.MetricsLine]:
-        """Return all complete lines of the trial's metrics.jsonl, reading only those that are new."""
+        """Return all complete lines of a running trial's metrics.jsonl, reading only those that are new."""
         size = _get_mtime_and_size(self.path)[1]
         if size < self.size:  # truncated by a resume
             self.offset, self.lines = 0, []
@@ -327,7 +327,7 @@ def _list_variant_folders(experiment: Experiment) -> list[str]:
 
 
 def _get_mtime_and_size(path: Path) -> tuple[int, int]:
-    """Return the modification time in nanoseconds and the size of an experiment's file, which tell if it has changed.
+    """Return the modification time (ns) and size of a file of the experiment's state, which tell if it has changed.
 
     Both are zero if the file does not exist.
     """
@@ -339,7 +339,7 @@ def _get_mtime_and_size(path: Path) -> tuple[int, int]:
 
 
 def downsample_curves(curves: JsonDict) -> JsonDict:
-    """Reduce learning curves to MAX_CURVE_POINTS evenly spaced steps, always including the last one."""
+    """Reduce the curves in an experiment's state to MAX_CURVE_POINTS evenly spaced steps, the last one included."""
     steps = sorted(
         {
             step

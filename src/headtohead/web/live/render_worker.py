@@ -29,6 +29,7 @@ class RenderWorker(AsyncChildProcess):
     """The server's side of the channel: one child process that handles requests in order."""
 
     def __init__(self) -> None:
+        """Prepare to start the rendering process at the first request."""
         super().__init__(
             "headtohead.web.live.render_worker",
             idle_seconds=IDLE_TIMEOUT_SECONDS,
@@ -47,7 +48,7 @@ class RenderWorker(AsyncChildProcess):
 
 
 def main() -> None:
-    """Respond to requests until the server closes the channel."""
+    """Respond to rendering requests until the server closes the channel."""
     os.nice(NICENESS)
     channel = ParentChannel()
     for request in channel.iter_requests():
@@ -80,7 +81,7 @@ def _render_requested_chart(request: JsonDict) -> JsonDict:
 
 
 def _compute_interim_findings(experiment_folder: Path) -> Findings:
-    """Return interim findings based on the trials finished so far."""
+    """Compute what the worker renders: interim findings of the trials finished so far."""
     from headtohead.experiment.run_folder import open_experiment_runs
     from headtohead.findings import compute
 

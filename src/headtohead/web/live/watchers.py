@@ -41,6 +41,7 @@ class ExperimentWatcher:
     """Watches one experiment for as long as it has clients."""
 
     def __init__(self, root: Path, name: str, render_region: RenderRegion, render_worker: RenderWorker) -> None:
+        """Prepare to watch an experiment for its first client."""
         self.reader = ExperimentReader(root, name)
         self.name, self.render, self.render_worker = name, render_region, render_worker
         self.regions: dict[str, RenderedRegion] = {}

@@ -166,7 +166,7 @@ def _derive_model_title(location: str) -> str:
 
 
 def _list_subfolder_names(folder: Path) -> list[str]:
-    """Return the names of subfolders that may contain models, skipping hidden folders and symbolic links."""
+    """Return the subfolders in which the catalog looks for models, without hidden ones and symbolic links."""
     try:
         with os.scandir(folder) as entries:
             folders = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -194,7 +194,7 @@ def list_packages_with_weights() -> dict[str, bool]:
 
 
 def _is_language_model(location: Path) -> bool:
-    """Return whether the weights belong to a language model, without opening the weight file."""
+    """Return whether a cataloged package's weights are a language model's, without opening the weight file."""
     config_file = (location if location.is_dir() else location.parent) / "config.json"
     if location.suffix == ".gguf" or not config_file.is_file():
         return location.suffix != ".safetensors"

@@ -45,6 +45,7 @@ class ModelProcessClient(AsyncChildProcess):
     """The model process, with a bounded number of active and queued requests."""
 
     def __init__(self, timeouts: ProcessTimeouts | None = None) -> None:
+        """Prepare to start the model process at the first request."""
         self.timeouts = timeouts or ProcessTimeouts()
         super().__init__(
             "headtohead.web.models.process",
@@ -84,7 +85,7 @@ class ModelProcessClient(AsyncChildProcess):
 
 
 async def await_model_response(request: Request, response: Any) -> JsonDict:
-    """Await a response of the model process, but cancel the computation if the browser disconnects first."""
+    """Await the first response of the model process; cancel the request if the browser disconnects."""
     task = asyncio.ensure_future(response)
     try:
         while True:

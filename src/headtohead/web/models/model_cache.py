@@ -13,7 +13,7 @@ from headtohead.pretrained.loading import load_pretrained
 from headtohead.pretrained.weights import locate_weights
 from headtohead.saved_models import model_io
 from headtohead.saved_models.open_model import ModelBundle
-from headtohead.training.weight_files import load_model_tensors, read_safetensors
+from headtohead.training.tensor_files import load_model_tensors, read_safetensors
 from headtohead.web.models.catalog import FINAL_CHECKPOINT, INITIAL_CHECKPOINT
 
 MAX_CACHE_BYTES = 2 << 30

@@ -59,6 +59,7 @@ class RequestScheduler:
         step_limit_seconds: float,
         request_limit_seconds: float,
     ) -> None:
+        """Prepare to process requests in turn, with limits on the CPU time of each step and each request."""
         self.handle_request, self.send_response = handle_request, send_response
         self.step_limit_seconds, self.request_limit_seconds = step_limit_seconds, request_limit_seconds
         self.incoming_requests: SimpleQueue[JsonDict] = SimpleQueue()
@@ -144,7 +145,7 @@ def _close_responses(responses: Iterator[JsonDict]) -> None:
 
 
 def main(step_limit_seconds: float, request_limit_seconds: float) -> None:
-    """Answer requests until the server closes the channel."""
+    """Answer requests in the model process until the server closes the channel."""
     os.nice(NICENESS)
     channel = ParentChannel()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C in the server's terminal is handled by the server

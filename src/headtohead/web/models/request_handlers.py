@@ -17,8 +17,8 @@ from headtohead.attention_analysis import page
 from headtohead.attention_analysis.analysis import analyze_attention
 from headtohead.errors import HeadToHeadError, ModelError, RequestError
 from headtohead.generation import trace
+from headtohead.generation.job import resolve_decoder
 from headtohead.generation.prompt_encoding import encode_prompt
-from headtohead.generation.request import resolve_decoder
 from headtohead.generation.session import DecodingSession
 from headtohead.generation.strategies import Strategy
 from headtohead.generation.strategy_parsing import format_strategy, parse_strategies
@@ -91,7 +91,7 @@ def compute_next_token_logits(request: JsonDict) -> Iterator[JsonDict]:
 
 
 def summarize_next_token_logits(logits: torch.Tensor, tokenizer: Any) -> JsonDict:
-    """Return what the playground shows of next-token logits, (vocab,), as plain Python values.
+    """Return what the playground's request shows of next-token logits, (vocab,), as plain Python values.
 
     The logits of the most likely tokens are relative to the largest one, in descending order. All other tokens are
     summarized by the log of their total weight at each temperature.

@@ -69,7 +69,7 @@ def list_models(context: AppContextDep) -> list[dict[str, Any]]:
 
 
 def describe_model(entry: CatalogEntry) -> dict[str, Any]:
-    """Return the public fields of a catalog entry, for the API's list of models."""
+    """Return what the attention page and the API show of a model in the catalog."""
     return {
         "key": entry.key,
         "name": entry.name,

@@ -58,7 +58,7 @@ class ComparedExperiment:
 async def show_comparison(
     request: Request, context: AppContextDep, name: Annotated[list[str] | None, Query()] = None
 ) -> HTMLResponse:
-    """Show two experiments side by side. No verdict is computed between their runs."""
+    """Compare two experiments side by side. No verdict is computed between their runs."""
     names = list(dict.fromkeys(name or ()))
     if len(names) != 2:
         raise RequestError(f"select two experiments to compare, got {len(names)}")

@@ -37,7 +37,7 @@ MAX_LISTED_VERDICTS = 50
 
 
 def check_experiment_in_url(context: AppContext, name: str) -> str:
-    """Return the experiment name in the URL of a page or API request.
+    """Return the name in the URL of an experiment's page or API request.
 
     Raise NameNotFoundError, which becomes status 404, unless the experiment exists or was started by a server.
     """
@@ -143,7 +143,7 @@ async def _stream_events(context: AppContext, name: str, last_event_id: str) -> 
 
 @router.get("/experiments/{name}/report")
 def show_report(request: Request, name: str, context: AppContextDep) -> Response:
-    """Show the report in a sandboxed frame, so that a redirect in an untrusted report cannot leave this page."""
+    """Show an experiment's report in a sandboxed frame, which an untrusted report cannot leave by a redirect."""
     if find_readable_file(context.experiment_folders.find_experiment(name), "report.html") is None:
         raise HTTPException(404, "this experiment has no report yet")
     response = render_page(request, "report.html", name=name)
@@ -153,7 +153,7 @@ def show_report(request: Request, name: str, context: AppContextDep) -> Response
 
 @router.get("/experiments/{name}/report/content")
 def serve_report(name: str, context: AppContextDep, sec_fetch_dest: Annotated[str, Header()] = "iframe") -> Response:
-    """Serve the report. The file is untrusted: it is sandboxed, and only this package's own scripts may run."""
+    """Serve an experiment's report. The file is untrusted: it is sandboxed, and only this package's scripts run."""
     path = find_readable_file(context.experiment_folders.find_experiment(name), "report.html")
     if path is None:
         raise HTTPException(404, "this experiment has no report yet")

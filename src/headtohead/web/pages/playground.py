@@ -93,7 +93,7 @@ def show_playground_page(request: Request, context: AppContextDep, model: str = 
 
 @api_router.post("/next")
 async def predict_next_token(request: Request, body: NextTokenRequest, context: AppContextDep) -> dict[str, Any]:
-    """Return the most likely next tokens with their logits.
+    """Return the most likely next tokens that the playground shows, with their logits.
 
     The remaining tokens are summarized by the log of their total weight at each of the `temperatures`.
     """
@@ -105,7 +105,7 @@ async def predict_next_token(request: Request, body: NextTokenRequest, context: 
 
 @api_router.post("/generate")
 async def generate_texts(request: Request, body: GenerationRequest, context: AppContextDep) -> StreamingResponse:
-    """Stream one JSON line per token. Generation stops when the client disconnects."""
+    """Stream the texts that the playground generates, one JSON line per token, until the client disconnects."""
     if len(set(body.models)) < len(body.models):
         raise RequestError("models: duplicate model")
     models = [await run_in_threadpool(_get_generative_model, context.model_catalog, key) for key in body.models]
@@ -120,7 +120,7 @@ async def generate_texts(request: Request, body: GenerationRequest, context: App
 
 
 def _get_generative_model(catalog: ModelCatalog, key: str) -> dict[str, Any]:
-    """Return the load request for a model, or raise RequestError if it cannot generate text."""
+    """Return the load request for a model in the playground; raise RequestError if it cannot generate text."""
     entry = catalog.find_model(key)
     if not entry.can_generate:
         raise RequestError(f"{entry.name} is not a language model")

@@ -90,7 +90,7 @@ async def _render_form(
     issues: Iterable[ValidationIssue] = (),
     estimate: dict[str, Any] | None = None,
 ) -> HTMLResponse:
-    """Render the form for a new experiment with its values, error messages and cost estimate."""
+    """Render the page to start an experiment: the form with values, error messages and cost estimate."""
     recipe, schema, full = (
         form_data["recipe"],
         context.estimator.get_form_schema(),
@@ -121,7 +121,7 @@ async def _render_form(
 
 
 def _suggest_free_name(root: Path, recipe: str) -> str:
-    """Return the recipe's name, or the first of name-2, name-3, ... that is not taken."""
+    """Return a name to start a recipe under: the recipe's own, or the first of name-2, name-3, ... that is free."""
     base = recipe.removesuffix(".toml")
     existing_names = {entry.name for entry in os.scandir(root)}
     return next(

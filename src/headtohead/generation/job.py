@@ -50,7 +50,7 @@ class SequenceState:
     """decoded text that has not been yielded yet"""
 
     def append_token(self, token_id: int, stop_token_ids: Sequence[int], max_new_tokens: int) -> None:
-        """Append a token and set the finish reason if it is the last one."""
+        """Append a token to a sequence of the job and set the finish reason if it is the last one."""
         if token_id in stop_token_ids:
             self.finish("token")
             return
@@ -116,7 +116,7 @@ def build_job(
     batch_size: int = DEFAULT_BATCH_SIZE,
     is_streaming: bool = False,
 ) -> GenerationJob:
-    """Validate the arguments of `generate` and encode its prompts.
+    """Validate the arguments of `generate` and encode its prompts, as a job.
 
     Raise `RequestError`, `StrategyError` or `ModelError` for invalid arguments.
 
@@ -178,7 +178,7 @@ def check_search_supported(job: GenerationJob) -> None:
 
 
 def resolve_decoder(model: Any, tokenizer: Any = None) -> tuple[Decoder, Any]:
-    """Return a decoder and its tokenizer for a loaded model, a transformers model, or a bare decoder."""
+    """Return the decoder and the tokenizer of a job, for a loaded model, a transformers model, or a bare decoder."""
     if isinstance(model, ModelBundleProtocol) and not isinstance(model, torch.nn.Module):
         if not model.target.is_causal:
             name = getattr(model, "name", "the model")

@@ -31,7 +31,7 @@ _DTYPE_NAMES = {
 
 
 def collect_model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return the tensors of a model by name, on the CPU, with tied tensors under their first name only."""
+    """Return the tensors of a model for a file, by name, on the CPU, with tied tensors under their first name only."""
     seen_ids: set[int] = set()
     tensors = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
@@ -42,7 +42,7 @@ def collect_model_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def load_model_tensors(model: nn.Module, tensors: dict[str, Tensor], origin: str) -> None:
-    """Load saved tensors into a model.
+    """Load the tensors of a file into a model.
 
     Args:
         model: The model to load into.
@@ -71,7 +71,7 @@ def save_model_weights(path: Path, model: nn.Module) -> str:
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> str:
-    """Write tensors by name as a safetensors file, and return its SHA-256.
+    """Write tensors by name to a safetensors file, and return its SHA-256.
 
     Tensors are moved to the CPU, written and hashed one at a time, whereas `safetensors.torch.save` requires two
     additional copies of all tensors.

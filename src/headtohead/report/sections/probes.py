@@ -15,7 +15,7 @@ from headtohead.report.context import ReportContext
 
 
 def build_samples_section(context: ReportContext) -> Section | None:
-    """Return the section on generated samples: for each prompt, those of every variant side by side."""
+    """Return the section on the samples for probe prompts: for each prompt, those of every variant side by side."""
     samples = context.findings.samples
     prompts = dict.fromkeys(sample.prompt for variant_samples in samples.values() for sample in variant_samples)
     groups = []
@@ -39,7 +39,7 @@ def build_samples_section(context: ReportContext) -> Section | None:
 
 
 def build_samples_table(findings: Findings) -> Table:
-    """Return one row per seed, prompt and variant, so that variants with the same prompt and seed are adjacent."""
+    """Return the samples for probe prompts, one per row: variants with the same prompt and seed are adjacent."""
     rows = [
         (sample.prompt, name, str(sample.seed), sample.text)
         for name in findings_view.list_variant_names(findings)
@@ -75,7 +75,7 @@ def build_probe_sentences_table(findings: Findings) -> Table:
 
 
 def _make_probe_sentence_cell(scores: list[Any]) -> Cell:
-    """Return the mean perplexity and its range, or the predicted classes with their confidence."""
+    """Return a probe sentence's mean perplexity and its range, or its predicted classes with their confidence."""
     if scores and all(number_format.is_finite_number(score) for score in scores):
         mean = average_over_seeds("perplexity", scores)
         score_range = number_format.format_score_interval("perplexity", [min(scores), max(scores)])

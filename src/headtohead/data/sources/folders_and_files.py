@@ -66,6 +66,7 @@ class FilesSource(CorpusSource):
     """A list of files, folders and glob patterns such as `books/**/*.txt`."""
 
     def read(self, request: SourceRequest) -> RawCorpus:
+        """Read a list of files, or those that match a pattern, by the layout that fits."""
         paths = _expand_patterns(request)
         if request.data.files is not None:
             raise DataError("data.files requires a folder, and data.source is a list of files or a pattern")
@@ -275,7 +276,7 @@ def _list_data_files(folder: Path, *, is_recursive: bool = False) -> list[Path]:
 
 
 def _infer_split_name(path: Path) -> str | None:
-    """Return the split that corresponds to a file name: train, validation, test or test_NAME; None for other names."""
+    """Return the split of a file by its name: train, validation, test or test_NAME; None for other names."""
     stem = re.sub(r"-\d+-of-\d+.*$", "", path.stem)  # shards of a hub dataset
     if stem.startswith("train_"):
         return "train" if stem in ("train_CLS", "train_LM") else None
@@ -293,7 +294,7 @@ def _check_files_unambiguous(folder: Path, paths_by_split: Mapping[str, Sequence
 
 
 def _read_split(paths: Sequence[Path], data: DataConfig, has_labels: bool, separator: str | None = None) -> RawSplit:
-    """Read the files of one split and concatenate their rows.
+    """Read the files of one split in a folder and concatenate their rows.
 
     `separator` is that of the training split, so that held-out text is split into rows the same way.
     """
@@ -317,7 +318,7 @@ def _read_split(paths: Sequence[Path], data: DataConfig, has_labels: bool, separ
 
 
 def _read_split_file(path: Path, document: str, data: DataConfig, has_labels: bool, separator: str | None) -> RawSplit:
-    """Read one file of a split as table or plain text; raise DataError for plain text if labels are required."""
+    """Read one file of a split in a folder, as table or plain text; raise DataError for text if labels are required."""
     if is_table_file(path):
         return read_table(path, data.columns, has_labels=has_labels)
     if has_labels:

@@ -14,17 +14,17 @@ from headtohead.child_process import PYTHON_COMMAND
 
 
 @dataclass(frozen=True)
-class ChildProcessResult:
-    """Exit status of a child process, and the JSON object that it printed if it succeeded."""
+class ProbeResult:
+    """Exit status of a probe, and the JSON object that it printed if it succeeded."""
 
     output: dict[str, Any] | None
     exit_description: str
 
 
-def run_code_in_child_process(
+def run_probe_code(
     code: str, *arguments: str, environment: Mapping[str, str] | None = None, timeout_seconds: float
-) -> ChildProcessResult:
-    """Run Python code in a child process, because it may crash or hang.
+) -> ProbeResult:
+    """Run Python code that probes the hardware in a child process, because it may crash or hang.
 
     The last line that the code prints must be a JSON object: the output of the result.
     """
@@ -39,13 +39,13 @@ def run_code_in_child_process(
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return ChildProcessResult(None, f"timed out after {timeout_seconds:g} s")
+        return ProbeResult(None, f"timed out after {timeout_seconds:g} s")
     if child.returncode < 0:
-        return ChildProcessResult(None, f"was killed: {signal.strsignal(-child.returncode)}")
+        return ProbeResult(None, f"was killed: {signal.strsignal(-child.returncode)}")
     if child.returncode:
         last_line = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
-        return ChildProcessResult(None, f"failed: {last_line}")
-    return ChildProcessResult(json.loads(child.stdout.splitlines()[-1]), "succeeded")
+        return ProbeResult(None, f"failed: {last_line}")
+    return ProbeResult(json.loads(child.stdout.splitlines()[-1]), "succeeded")
 
 
 _DISABLE_CORE_DUMP_CODE = """
