@@ -173,7 +173,7 @@ def _count_flops_per_token(network: nn.Module, input_ids: torch.Tensor) -> int |
 
 
 def _count_activation_bytes(network: nn.Module, input_ids: torch.Tensor) -> int:
-    """Return the bytes that a forward pass saves for the backward pass, without weights; 0 if the pass fails.
+    """Return the memory of a model's activations: bytes that a pass saves for the backward pass; 0 if it fails.
 
     A chunked loss saves no logits. The loss of a custom network saves the logits and needs as much memory for their
     gradient.

@@ -66,8 +66,9 @@ def build_model(
 
 @torch.no_grad()
 def _copy_paired_weights(paired_model: CustomModel, custom_model: CustomModel) -> None:
-    """Give a custom model the initial weights of the network that `model.pair_with` names, where names and shapes
-    match. Raise ModelError if no tensor matches.
+    """Build a custom model with the initial weights of the network that `model.pair_with` names.
+
+    Names and shapes have to match. Raise ModelError if no tensor matches.
     """
     paired_tensors, tensors = paired_model.state_dict(), custom_model.state_dict()
     shared_names = [

@@ -63,7 +63,7 @@ def test_an_attention_without_maps_costs_no_trial(small: Any, tmp_path: Path, mo
     examples = data_examples.build_evaluation_examples(
         prepared.encoded["validation"], trial.spec.target, 8, prepared.tokenizer
     )
-    trial_metrics.write_head_metrics(
+    trial_metrics.write_trial_head_metrics(
         tmp_path, model, examples, LanguageModelObjective(), prepared.tokenizer, "validation"
     )
     assert not (tmp_path / trial_metrics.ATTENTION_FILE).exists()
@@ -129,7 +129,7 @@ def findings(tmp_path: Path) -> Findings:
         "own": {0: Run(tmp_path)},
     }
     return Findings(
-        attention=trial_metrics.average_head_metrics_over_seeds(finished), audits={name: [] for name in finished}
+        attention=trial_metrics.average_trial_head_metrics(finished), audits={name: [] for name in finished}
     )
 
 
@@ -148,7 +148,7 @@ def test_seeds_become_a_mean_with_a_t_interval(findings: Findings) -> None:
     single_seed = attention.variants["alibi"][0].measures["entropy"]
     assert single_seed is not None
     assert single_seed.interval is None, "one seed has no interval"
-    assert trial_metrics.average_head_metrics_over_seeds({"baseline": {}}) is None
+    assert trial_metrics.average_trial_head_metrics({"baseline": {}}) is None
 
 
 def test_the_report_has_a_table_and_a_picture_of_it(findings: Findings) -> None:

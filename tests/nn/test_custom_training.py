@@ -23,7 +23,7 @@ from headtohead.nn.custom_model import CustomModel
 from headtohead.nn.parts import registry
 from headtohead.parts import FeedForward
 from headtohead.training.optimization.scheduled_optimizer import ScheduledOptimizer
-from headtohead.training.task_objectives.base import attach_objective_parts
+from headtohead.training.parts.objective import attach_objective_parts
 from headtohead.training.task_objectives.language_modeling import LanguageModelObjective
 
 VOCAB = 11

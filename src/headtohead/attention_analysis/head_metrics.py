@@ -246,7 +246,7 @@ def ablate_head(model: nn.Module, layer: int, head: int) -> Iterator[None]:
 
 
 def find_first_merge(layer: nn.Module) -> Merge | None:
-    """Return the merge whose input contains the separate heads of a layer; None if there is none, or several."""
+    """Return the merge that is hooked to measure heads: its input contains them; None if there is none, or several."""
     if isinstance(layer, TransformerLayer) and isinstance(layer.attention, MultiHeadAttention):
         return layer.attention.merge
     merges = [module for module in layer.modules() if isinstance(module, Merge)]

@@ -108,7 +108,7 @@ def _build_long_form_table(findings: Findings) -> Table:
 
 
 def get_heads_by_variant(findings: Findings) -> dict[str, list[HeadSummary]]:
-    """Return the head metrics of every variant, in the order of the report."""
+    """Return the rows of a table of heads: the metrics of every variant, in the order of the report."""
     heads_by_variant = findings.attention.variants if findings.attention else {}
     return {
         variant: heads_by_variant[variant]

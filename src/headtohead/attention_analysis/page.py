@@ -114,7 +114,7 @@ def _describe_map(metrics: HeadMeasures) -> str:
 
 
 def add_shades(table: Table) -> dict[str, Any]:
-    """Return a metrics table of the page with a shade for each cell: its position in its column's range, 0 to 1."""
+    """Return a table of head metrics for the attention page, with a shade for each cell."""
     shades_by_column = []
     for cells in list(zip(*table.rows, strict=True))[1:]:
         known_values = [cell.value for cell in cells if cell.value is not None]

@@ -46,7 +46,7 @@ MAX_ABLATION_COST = 4e11
 """cost above which heads are not ablated"""
 
 
-def write_head_metrics(
+def write_trial_head_metrics(
     folder: Path,
     model: Transformer,
     examples: EvaluationExamples,
@@ -163,7 +163,7 @@ def linearize_loss_increase(
     return np.asarray(mean_increase + (total_increases - mean_increase * num_predictions) / num_predictions.mean())
 
 
-def average_head_metrics_over_seeds(runs_by_variant: FinishedRuns) -> AttentionFindings | None:
+def average_trial_head_metrics(runs_by_variant: FinishedRuns) -> AttentionFindings | None:
     """Return every head metric's mean over seeds with its t interval, per variant and head; None without data."""
     heads_by_variant: dict[str, list[HeadSummary]] = {}
     first_file: AttentionFile | None = None

@@ -36,7 +36,7 @@ class RawExperiment:
 
 
 def apply_variant(raw_config: RawConfig, changes: RawConfig) -> RawConfig:
-    """Return a copy of the settings with those of a variant. Values are replaced, not merged."""
+    """Overlay the settings of a variant: return a copy in which its values replace others, without merging them."""
     merged_config = copy.deepcopy(raw_config)
     for table, settings in changes.items():
         if table == "model" and "module" in settings:

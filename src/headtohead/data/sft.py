@@ -86,7 +86,7 @@ class PromptedEvaluationExamples(EvaluationExamples):
 
     @cached_property
     def prediction_counts(self) -> Int64[Tensor, "examples"]:
-        """The number of predicted tokens per example, without its prompt."""
+        """The number of predicted tokens per SFT example, without its prompt."""
         rows = self.encoded
         assert isinstance(rows, PromptedRows)
         num_labels = (rows.row_lengths - 1).clamp(max=self.context)
@@ -94,7 +94,7 @@ class PromptedEvaluationExamples(EvaluationExamples):
         return (num_labels - num_prompt_labels).clamp_min(0)
 
     def _iter_row_batches(self, rows: TokenRows, batch_size: int) -> Iterator[Batch]:
-        """Yield batches of padded rows, with prompts excluded from the loss."""
+        """Yield batches of padded SFT rows, with prompts excluded from the loss."""
         assert isinstance(rows, PromptedRows)
         for batch in super()._iter_row_batches(rows, batch_size):
             assert batch.example_indices is not None

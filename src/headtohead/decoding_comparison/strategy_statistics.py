@@ -233,7 +233,7 @@ def compare_strategies(
 
 
 def list_metrics(ratios_by_strategy: Mapping[str, Mapping[str, PromptRatios]]) -> list[GenerationMetric]:
-    """Return the metrics that apply to at least one strategy."""
+    """Return the metrics that have statistics for at least one strategy."""
     return [
         metric
         for name, metric in METRICS_BY_NAME.items()

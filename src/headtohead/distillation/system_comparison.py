@@ -249,7 +249,7 @@ def _judge_rouge_scores(
 def evaluate_claim(
     claim: distillation.DistillationClaim, pairs: Sequence[SystemPairVerdict]
 ) -> DistillationClaimResult:
-    """Return a published claim about two systems with the verdict that answers it."""
+    """Return a published claim about two systems with the verdict of their comparison."""
     for pair in pairs:
         if pair.metric == claim.metric and {pair.system, pair.reference} == {claim.model, claim.reference}:
             is_reversed = pair.system != claim.model
@@ -290,7 +290,7 @@ def collect_system_costs(teacher_file: SummarizationTeacherFile, finished_runs: 
 def select_example_summaries(
     teacher_file: SummarizationTeacherFile, systems: Sequence[SystemOutputs]
 ) -> list[ExampleSummaries]:
-    """Return a few evenly spaced documents with every system's summary (first seed for trained students)."""
+    """Return a few evenly spaced documents with the summary of every compared system."""
     documents = teacher_file.documents
     num_shown = min(NUM_SHOWN_DOCUMENTS, len(documents))
     document_indices = dict.fromkeys(

@@ -7,7 +7,7 @@ comparability          whether two variants predicted the same text, and in whic
 verdicts               verdicts on the primary and secondary evaluation sets, and comparisons among variants
 withheld               reasons for withholding verdicts
 pairing                evidence that a variant and the baseline were trained under the same conditions, and their costs
-plausibility           warnings above the verdicts: variants that changed nothing, implausible scores
+result_warnings        warnings above the verdicts: variants that changed nothing, implausible scores
 failures               lost runs and trials without a result
 audits                 audits of the models, merged over seeds
 seed_scores            scores of every seed, learning curves, confusion matrices, final losses

@@ -73,7 +73,7 @@ def compute_primary_scores(
 
 
 def collect_learning_curves(finished_runs: FinishedRuns, metric: str | None = None) -> Curves:
-    """Return learning curves as {variant: {split: {seed: [(step, value), ...]}}}.
+    """Return the scores of every seed during training as {variant: {split: {seed: [(step, value), ...]}}}.
 
     `metric` defaults to the task's metric.
     """

@@ -17,7 +17,7 @@ def fork_seeded_rng(*labels: int | str) -> Iterator[None]:
 
 
 def seed_devices(seed: int) -> None:
-    """Seed the random number generators of the devices in use.
+    """Seed PyTorch's random number generators on the devices in use.
 
     torch.manual_seed also records a traceback for each device that is not initialized yet, to seed it later. For a
     small model, that takes longer than a training step.

@@ -136,7 +136,7 @@ def choose_log_ticks(low: float, high: float) -> list[float]:
 def draw_curve(
     data: alt.Chart, x: alt.X, y: Callable[[str], alt.Y], *, point_size: int = 34, clip: bool = False, **encoding: Any
 ) -> list[alt.Chart]:
-    """Return the marks of one curve: a band from low to high, a line through the means, and points.
+    """Return the marks with which charts draw a curve: a band from low to high, a line through the means, and points.
 
     The data rows have the fields `low`, `high`, `mean` and `tip` (the tooltip). `y` maps a field to its encoding;
     `encoding` may contain `color`, `strokeDash` (for the line) and `shape` (for the points).

@@ -80,7 +80,7 @@ def _make_published_score_cell(comparison: PublishedComparison | None) -> Cell:
 
 
 def _compute_difference_from_ours(comparison: PublishedComparison) -> float | None:
-    """Return the effect of the published value relative to ours, or None if it was measured on other data."""
+    """Return the difference to ours in the table of published scores, or None if measured on other data."""
     ours = comparison.ours
     if comparison.other_data or not ours or not number_format.is_finite_number(ours):
         return None
@@ -132,7 +132,7 @@ def build_claims_table(findings: Findings) -> Table:
 
 
 def _format_claim_reason(claim: ClaimResult) -> str:
-    """Return the sentence that explains the answer to a claim."""
+    """Return the sentence in the table of claims that explains the answer to a claim."""
     reason = {
         None: claim.summary or "",
         "helped": "the variant is better",

@@ -36,7 +36,7 @@ def print_plan(experiment: Experiment, plan: Any) -> None:
 
 
 def _print_variant_costs(experiment: Experiment, plan: Any) -> None:
-    """Print the size and estimated time of each variant."""
+    """Print for `h2h plan` the size and estimated time of each variant."""
     columns = make_text_columns("variant")
     columns += make_numeric_columns("parameters", "FLOPs/token", "memory", "steps", "one trial")
     rows = [
@@ -54,7 +54,7 @@ def _print_variant_costs(experiment: Experiment, plan: Any) -> None:
 
 
 def _print_cell_costs(experiment: Experiment, plan: Any) -> None:
-    """Print the size and estimated time of each cell of a sweep, in the order in which they run."""
+    """Print for `h2h plan` the size and estimated time of each cell of a sweep, in the order in which they run."""
     axes = list(plan.cells[0].coordinates)
     columns = make_text_columns(*map(shorten_axis_name, axes))
     columns += make_numeric_columns("parameters", "steps", "trials", "time", "detects")
@@ -89,7 +89,7 @@ def _format_planned_effect(metric: str, effect: float) -> str:
 
 
 def _print_tuning_trials(experiment: Experiment, plan: Any) -> None:
-    """Print the number of tuning trials, which come before the others."""
+    """Print for `h2h plan` the number of tuning trials, which come before the others."""
     tune, tuning = experiment.tune, (plan.cells[0].plan if plan.cells else plan).tuning
     if tune is None or tuning is None:
         return
@@ -110,7 +110,7 @@ def _print_tuning_trials(experiment: Experiment, plan: Any) -> None:
 
 
 def print_time_fit(experiment: Experiment, plan: Any, fit: Any, command: str) -> None:
-    """Print how many seeds and cells fit into a time budget, and the command that runs them."""
+    """Print for `h2h plan --within` how many seeds and cells fit into a time budget, and the command that runs them."""
     console, time_limit = get_stdout_console(), format_duration(fit.budget_seconds)
     num_cells = max(len(plan.cells), 1)
     if fit.cells == 0:

@@ -81,7 +81,7 @@ def print_script_comparison(findings: Findings, report_path: str, command: Seque
     """Print the findings of a comparison of training scripts after `h2h versus`: verdicts, scores, noise, failures."""
     from headtohead.report.context import ReportContext
     from headtohead.report.sections.scores import build_scores_table  # imports altair, which is slow
-    from headtohead.report.sections.versus import build_script_fairness_table, build_script_noise_table
+    from headtohead.report.sections.training_scripts import build_script_fairness_table, build_script_noise_table
 
     console, context = get_stdout_console(), ReportContext(findings)
     console.print(f"\n[bold]{escape(findings_view.get_question(findings))}[/]")

@@ -39,7 +39,7 @@ def format_settings(settings: Mapping[str, JsonValue]) -> str:
 
 
 def describe_search(findings: Findings) -> list[str]:
-    """Return sentences about the size of the search, the winner and the selection bias."""
+    """Phrase the size of a search, its winner and the selection bias."""
     search = findings.search
     if search is None:
         return []
@@ -51,7 +51,7 @@ def describe_search(findings: Findings) -> list[str]:
 
 
 def _describe_search_size(search: SearchFindings) -> str:
-    """Return a sentence on the method, the numbers of points, seeds and trials, and the points that did not finish."""
+    """Phrase the method of a search, the numbers of points, seeds and trials, and the points that did not finish."""
     num_points, statuses = len(search.points), [point.status for point in search.points]
     method_titles = {"grid": "Grid search", "random": "Random search", "tpe": "TPE search"}
     grid_note = f" (of {search.grid_size:,} in the grid)" if search.grid_size and search.grid_size > num_points else ""
@@ -74,7 +74,7 @@ def format_seed_count(num_seeds: int) -> str:
 
 
 def describe_selection_bias(metric: str, bias: SelectionBias) -> str:
-    """Return sentences such as: Of the lead of 3.1 points, 1.4 were selection bias."""
+    """Phrase a selection bias, such as: Of the lead of 3.1 points, 1.4 were selection bias."""
     search_score, fresh_score = (number_format.format_score(metric, score) for score in (bias.search, bias.fresh))
     decimals = number_format.choose_decimals(metric, bias.interval)
     interval = ""
@@ -109,7 +109,7 @@ def _format_bias_interval(metric: str, bounds: Sequence[float], decimals: int) -
 
 
 def describe_tuning(tuning: TuningFindings, metric: str) -> list[str]:
-    """Return sentences about the tuning budget, the optima of baseline and variants, and the effect of each variant."""
+    """Phrase the tuning budget, the optima of baseline and variants, and the effect of each variant."""
     num_points = max((len(side.points) for side in tuning.sides), default=0)
     budget_sentence = (
         f"The baseline and every variant were tuned on validation data with the same budget: up to {num_points} points "
@@ -122,7 +122,7 @@ def describe_tuning(tuning: TuningFindings, metric: str) -> list[str]:
 
 
 def _describe_optimum(side: TunedSide) -> str:
-    """Return a sentence with the tuned settings of the baseline or a variant, and whether they lie at an edge."""
+    """Phrase the tuned settings of the baseline or a variant, and whether they lie at an edge."""
     sentence = f"{side.name}: best with {format_settings(side.settings)}"
     if side.edges:
         return f"{sentence}, at the edge of the tuned values; its verdict is withheld."
@@ -130,7 +130,7 @@ def _describe_optimum(side: TunedSide) -> str:
 
 
 def _describe_tuning_effect(effect: TuningEffect, metric: str) -> str:
-    """Return a sentence with a variant's effect on validation data, with tuned and with equal settings."""
+    """Phrase a variant's effect on validation data, with tuned and with equal settings."""
     tuned = number_format.format_effect(metric, effect.tuned)
     untuned_effects = [
         f"{number_format.format_effect(metric, untuned_effect)} with {settings}"
@@ -145,7 +145,7 @@ def _describe_tuning_effect(effect: TuningEffect, metric: str) -> str:
 
 
 def explain_edge_optima(tuning: TuningFindings | None) -> dict[str, str]:
-    """Return, for each variant whose optimum is at the edge of the tuned values, why its verdict is withheld."""
+    """Phrase, for each variant whose optimum is at the edge of the tuned values, why its verdict is withheld."""
     reasons = {}
     for side in tuning.sides if tuning else ():
         edge_values = ", ".join(

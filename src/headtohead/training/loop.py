@@ -33,7 +33,8 @@ from headtohead.training.optimization.gradients import GradientComputation
 from headtohead.training.optimization.hessian import estimate_hessian_diagonal
 from headtohead.training.optimization.scheduled_optimizer import ScheduledOptimizer
 from headtohead.training.parallel.single_process import SINGLE_PROCESS, SingleProcess
-from headtohead.training.task_objectives.base import TaskObjective, attach_objective_parts, remove_objective_parts
+from headtohead.training.parts.objective import attach_objective_parts, remove_objective_parts
+from headtohead.training.task_objectives.base import TaskObjective
 from headtohead.training.task_objectives.evaluation_pass import Evaluation
 from headtohead.training.training_progress import PASSES_PER_STEP, StepTimer, TrainingProgress
 

@@ -133,7 +133,7 @@ def _write_head_metrics(trained: TrainedTrial, model: Transformer, folder: Path)
     (split_name, *_) = [*validation_splits, *(split.name for split in dataset.corpus.get_test_splits()), "train"]
     examples = task.build_split_examples(trained.trial, dataset, split_name)
     objective = task.build_objective(dataset)
-    trial_metrics.write_head_metrics(folder, model, examples, objective, dataset.tokenizer, split_name)
+    trial_metrics.write_trial_head_metrics(folder, model, examples, objective, dataset.tokenizer, split_name)
 
 
 def _write_length_generalization(trained: TrainedTrial, folder: Path) -> None:

@@ -20,21 +20,19 @@ from headtohead.verdict.decision_rule import (
     CANNOT_TELL,
     HELPED,
     HURT,
-    NO_PRACTICAL_DIFFERENCE,
     NOT_COMPARABLE,
     QUICK_LOOK,
     TOO_FEW_SEEDS,
-    VerdictOutcome,
     decide_outcomes,
 )
 from headtohead.verdict.interim import MIN_SEEDS, AlphaBudget
 from headtohead.verdict.intervals import compute_interval, compute_seed_interval
 from headtohead.verdict.lost_runs import (
-    MAX_RANK_TEST_P_VALUE,
     are_too_many_runs_lost,
     compute_max_failure_rate,
     compute_worst_rank_p_value,
     find_min_worst_rank_seeds,
+    require_worst_rank_agreement,
 )
 from headtohead.verdict.metric import Metric, MetricName, get_metric
 from headtohead.verdict.power import compute_min_detectable_effect
@@ -280,7 +278,7 @@ def _judge_by_interval(verdict: Verdict, score_pair: ScorePair, settings: _Compa
         settings.equivalence_bounds,
         lower_is_better=metric.lower_is_better,
     )[0]
-    outcome_with_lost_runs = _require_worst_rank_agreement(outcome, verdict, score_pair, metric)
+    outcome_with_lost_runs = require_worst_rank_agreement(outcome, verdict, score_pair, metric)
     additional_data = AdditionalData()
     if outcome == CANNOT_TELL:
         budget = settings.budget.add_analysis(verdict.variant, score_pair.num_analyzed_seeds, score_pair.num_documents)
@@ -342,27 +340,6 @@ def _estimate_difference(score_pair: ScorePair, metric: Metric) -> VarianceCompo
         weights,
         compute_rare_difference_variance(differences[None]) if has_rare_differences else None,
     )
-
-
-def _require_worst_rank_agreement(
-    outcome: VerdictOutcome, verdict: Verdict, score_pair: ScorePair, metric: Metric
-) -> VerdictOutcome:
-    """Return the outcome of a comparison by interval, or "cannot tell" if it may be an artifact of losing bad runs.
-
-    If the one that lost more runs is better, it must also be better in a test in which lost runs rank worst.
-    Equivalence requires that baseline and variant lost the same number of runs.
-    """
-    if verdict.lost_runs == verdict.baseline_lost_runs:
-        return outcome
-    if outcome == NO_PRACTICAL_DIFFERENCE:
-        return CANNOT_TELL
-    baseline, variant = score_pair.list_run_scores(higher_is_better=not metric.lower_is_better)
-    variant_lost_more = verdict.lost_runs > verdict.baseline_lost_runs
-    if outcome != (HELPED if variant_lost_more else HURT):
-        return outcome
-    better, worse = (variant, baseline) if variant_lost_more else (baseline, variant)
-    p_value = compute_worst_rank_p_value(better, worse, is_paired=score_pair.is_paired)
-    return outcome if p_value <= MAX_RANK_TEST_P_VALUE else CANNOT_TELL
 
 
 def _find_dominant_noise_source(components: VarianceComponents) -> NoiseSource:

@@ -16,6 +16,11 @@ import numpy as np
 import scipy
 from jaxtyping import Float
 
+from headtohead.verdict.decision_rule import CANNOT_TELL, HELPED, HURT, NO_PRACTICAL_DIFFERENCE, VerdictOutcome
+from headtohead.verdict.metric import Metric
+from headtohead.verdict.record import Verdict
+from headtohead.verdict.scores import ScorePair
+
 MAX_EXACT_RUNS = 60
 """number of runs above which the rank-sum test uses the normal approximation"""
 MAX_RANK_TEST_P_VALUE = 0.025
@@ -94,3 +99,24 @@ def _compute_rank_sum_p_value(
     null_distribution = num_subsets[num_better]
     observed_rank_sum = int(double_ranks[:num_better].sum())
     return float(null_distribution[observed_rank_sum:].sum() / null_distribution.sum())
+
+
+def require_worst_rank_agreement(
+    outcome: VerdictOutcome, verdict: Verdict, score_pair: ScorePair, metric: Metric
+) -> VerdictOutcome:
+    """Return the outcome of a comparison by interval, or "cannot tell" if it may be an artifact of losing bad runs.
+
+    If the one that lost more runs is better, it must also be better in a test in which lost runs rank worst.
+    Equivalence requires that baseline and variant lost the same number of runs.
+    """
+    if verdict.lost_runs == verdict.baseline_lost_runs:
+        return outcome
+    if outcome == NO_PRACTICAL_DIFFERENCE:
+        return CANNOT_TELL
+    baseline, variant = score_pair.list_run_scores(higher_is_better=not metric.lower_is_better)
+    variant_lost_more = verdict.lost_runs > verdict.baseline_lost_runs
+    if outcome != (HELPED if variant_lost_more else HURT):
+        return outcome
+    better, worse = (variant, baseline) if variant_lost_more else (baseline, variant)
+    p_value = compute_worst_rank_p_value(better, worse, is_paired=score_pair.is_paired)
+    return outcome if p_value <= MAX_RANK_TEST_P_VALUE else CANNOT_TELL

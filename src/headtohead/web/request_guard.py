@@ -261,7 +261,7 @@ def _is_same_origin(headers: dict[str, str]) -> bool:
 
 
 def _read_session_cookie(headers: dict[str, str]) -> str:
-    """Return the session cookie, or an empty string if there is none."""
+    """Return the session cookie of a request, by which it is allowed, or an empty string if there is none."""
     try:
         morsel = SimpleCookie(headers.get("cookie", "")).get(SESSION_COOKIE)
     except CookieError:

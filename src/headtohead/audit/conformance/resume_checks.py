@@ -16,7 +16,8 @@ from headtohead.nn.torch_rng import fork_seeded_rng
 from headtohead.nn.transformer import Transformer
 from headtohead.training.optimization.hessian import estimate_hessian_diagonal
 from headtohead.training.optimization.scheduled_optimizer import ScheduledOptimizer
-from headtohead.training.task_objectives.base import ComposedObjective, attach_objective_parts
+from headtohead.training.parts.objective import attach_objective_parts
+from headtohead.training.task_objectives.base import ComposedObjective
 from headtohead.training.task_objectives.classification import ClassificationObjective
 from headtohead.training.task_objectives.language_modeling import LanguageModelObjective
 
@@ -27,7 +28,7 @@ INPUT_LENGTH = 8
 
 
 @dataclass
-class FixtureTraining:
+class ResumableTraining:
     """Training of a fixture's model on random batches."""
 
     model: Transformer
@@ -36,7 +37,7 @@ class FixtureTraining:
     num_classes: int | None
 
     @classmethod
-    def start(cls, fixture: PartFixture, training: TrainingConfig) -> FixtureTraining:
+    def start(cls, fixture: PartFixture, training: TrainingConfig) -> ResumableTraining:
         """Return a training of the fixture's model before its first step."""
         model = build_model(fixture.config, VOCAB_SIZE, fixture.num_classes)
         assert isinstance(model, Transformer)
@@ -60,9 +61,9 @@ class FixtureTraining:
         """Accumulate the gradients of the loss on a batch."""
         self.objective.compute_loss(self.model, batch).backward()
 
-    def restart(self, fixture: PartFixture, training: TrainingConfig) -> FixtureTraining:
+    def restart(self, fixture: PartFixture, training: TrainingConfig) -> ResumableTraining:
         """Resume: return a training that continues from what a checkpoint of this one contains."""
-        resumed = FixtureTraining.start(fixture, training)
+        resumed = ResumableTraining.start(fixture, training)
         resumed.model.load_state_dict({name: tensor.clone() for name, tensor in self.model.state_dict().items()})
         tensors = self.optimizer.collect_state_tensors()
         resumed.optimizer.load_state_tensors({name: tensor.clone() for name, tensor in tensors.items()})
@@ -91,7 +92,7 @@ def build_random_training_batch(step: int, num_classes: int | None) -> Batch:
 
 def _find_resume_difference(fixture: PartFixture, training: TrainingConfig) -> str | None:
     """Return how training that is resumed from a checkpoint differs from uninterrupted training; None if equal."""
-    uninterrupted, interrupted = FixtureTraining.start(fixture, training), FixtureTraining.start(fixture, training)
+    uninterrupted, interrupted = ResumableTraining.start(fixture, training), ResumableTraining.start(fixture, training)
     uninterrupted.train(0, NUM_STEPS)
     interrupted.train(0, NUM_STEPS_BEFORE_INTERRUPTION)
     resumed = interrupted.restart(fixture, training)

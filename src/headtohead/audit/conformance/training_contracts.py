@@ -11,7 +11,7 @@ import torch
 
 from headtohead.audit.conformance.assertions import CheckFailedError, assert_tensor
 from headtohead.audit.conformance.fixtures import VOCAB_SIZE, build_fixture
-from headtohead.audit.conformance.resume_checks import FixtureTraining, build_random_training_batch
+from headtohead.audit.conformance.resume_checks import ResumableTraining, build_random_training_batch
 from headtohead.config.base import ComponentConfig
 from headtohead.config.tables.training import TrainingConfig
 from headtohead.data.order import Order, OrderContext, TrainingItems
@@ -67,7 +67,7 @@ def _check_schedule_contract(component: ComponentConfig) -> str:
 
 def _check_optimizer_contract(component: ComponentConfig) -> str:
     """Check that an optimizer updates every parameter, and none at a learning rate of 0."""
-    training = FixtureTraining.start(build_fixture({}), build_training_config("optimizer", component))
+    training = ResumableTraining.start(build_fixture({}), build_training_config("optimizer", component))
     before = {name: tensor.clone() for name, tensor in training.model.state_dict().items()}
     training.train(0, 3)
     after = training.model.state_dict()
@@ -104,7 +104,7 @@ def _check_average_contract(component: ComponentConfig) -> str:
 
 def _check_objective_contract(component: ComponentConfig) -> str:
     """Check that an objective returns a scalar loss with a gradient, which ignores positions without a label."""
-    model = FixtureTraining.start(build_fixture({}), TrainingConfig()).model
+    model = ResumableTraining.start(build_fixture({}), TrainingConfig()).model
     part: Objective = registry.build_part("objective", component, model.sizes)
     batch = build_random_training_batch(0, None)
     labels = batch.labels.clone()

@@ -85,8 +85,8 @@ def audit_train_overlap(corpus: Corpus, split: Split, use: DataUse) -> CheckResu
     overlap = get_split_overlap(corpus, split.name)
     is_unseen = compute_unseen_mask(corpus, split.name, allow_overlap=use.allow_overlap)
     num_rows, num_seen = len(split.rows), int((~is_unseen).sum())
-    name, procedure = f"{noun} of {split.name} in train", _describe_lookup(corpus, split, "train", overlap)
-    observation = _describe_overlap(overlap, num_seen, noun, split.name, "train")
+    name, procedure = f"{noun} of {split.name} in train", _describe_leak_search(corpus, split, "train", overlap)
+    observation = _describe_leak(overlap, num_seen, noun, split.name, "train")
     if not use.is_scored_by_row and overlap.copied_words > MAX_ORDINARY_SHARE:
         reason = f"was trained on text of {split.name}: {overlap.copied_words:.0%} of its words occur in train"
         interpretation = (
@@ -96,7 +96,7 @@ def audit_train_overlap(corpus: Corpus, split: Split, use: DataUse) -> CheckResu
         is_blocking = use.is_blocked_by(split)
     elif num_seen:
         reason = f"was trained on {num_seen} of {num_rows} {noun} of {split.name}"
-        interpretation = _interpret_overlap(num_seen / num_rows, noun)
+        interpretation = _interpret_leak(num_seen / num_rows, noun)
         if overlap.is_incomplete:
             interpretation += (
                 f" Many copies are so much changed that not all are found: other {noun} may be copies, too."
@@ -119,8 +119,8 @@ def audit_validation_overlap(corpus: Corpus, split: Split, use: DataUse) -> Chec
     noun = get_row_noun(corpus)
     name = f"{noun} of {split.name} in validation"
     overlap = get_split_overlap(corpus, split.name, "validation")
-    procedure = _describe_lookup(corpus, split, "validation", overlap)
-    observation = _describe_overlap(overlap, int(overlap.is_seen.sum()), noun, split.name, "validation")
+    procedure = _describe_leak_search(corpus, split, "validation", overlap)
+    observation = _describe_leak(overlap, int(overlap.is_seen.sum()), noun, split.name, "validation")
     if overlap.copied_words <= MAX_ORDINARY_SHARE:
         return CheckResult(name, True, procedure, observation, "Choices on validation data use no test text.")
     is_blocking = use.selects_on_validation and use.is_blocked_by(split)
@@ -214,8 +214,8 @@ def get_row_noun(corpus: Corpus) -> str:
     return "rows" if corpus.has_labels else "lines"
 
 
-def _describe_lookup(corpus: Corpus, split: Split, source_name: str, overlap: TextOverlap) -> str:
-    """Describe how one split's rows were looked up in a second split: how many, and by which kinds of match."""
+def _describe_leak_search(corpus: Corpus, split: Split, source_name: str, overlap: TextOverlap) -> str:
+    """Describe how a split was searched for leaks: how many rows were looked up, and by which kinds of match."""
     num_rows, num_compared = len(split.rows), overlap.num_compared
     num_source_rows = len(corpus.splits[source_name].rows)
     near = "nearly" if num_compared == num_rows else f"for {num_compared:,} of them (sampled evenly) nearly"
@@ -225,7 +225,7 @@ def _describe_lookup(corpus: Corpus, split: Split, source_name: str, overlap: Te
     )
 
 
-def _describe_overlap(overlap: TextOverlap, num_seen: int, noun: str, split_name: str, source_name: str) -> str:
+def _describe_leak(overlap: TextOverlap, num_seen: int, noun: str, split_name: str, source_name: str) -> str:
     """Describe the extent of a leak: how many rows occur in the second split, and the share of copied words."""
     num_verbatim, num_copies = int(overlap.is_verbatim.sum()), int(overlap.is_copy.sum())
     num_near_copies, num_rows = int(overlap.is_near_copy.sum()), len(overlap.is_copy)
@@ -243,7 +243,7 @@ def _describe_overlap(overlap: TextOverlap, num_seen: int, noun: str, split_name
     )
 
 
-def _interpret_overlap(seen_share: float, noun: str) -> str:
+def _interpret_leak(seen_share: float, noun: str) -> str:
     """Explain how the share of held-out rows that were seen in train affects the scores."""
     advice = f"use the scores on unseen {noun}"
     if seen_share > 0.5:

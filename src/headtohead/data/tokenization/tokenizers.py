@@ -171,7 +171,7 @@ class CorpusTokenizer:
 
 @contextmanager
 def translate_backend_errors() -> Iterator[None]:
-    """Turn errors raised by the tokenizers library into `DataError`.
+    """Turn errors of the library into `DataError` when a tokenizer is loaded, trained or used.
 
     Some tokenizers that the library loads make it panic when used; a panic is not an `Exception` in Python.
     """

@@ -16,7 +16,7 @@ from headtohead.nn.transformer import Transformer
 
 
 def read_model_structure(transformers_model: Any) -> ModelStructure:
-    """Return the structure of a transformers model; raise ModelError if a field of its configuration has no match."""
+    """Return the structure of a transformers model to convert; raise ModelError if a field of it has no match."""
     config, config_class = transformers_model.config, type(transformers_model.config)
     architecture = get_architecture(config.model_type)
     has_output = transformers_model.get_output_embeddings() is not None
@@ -27,7 +27,7 @@ def read_model_structure(transformers_model: Any) -> ModelStructure:
 
 @torch.no_grad()
 def convert_to_parts(transformers_model: nn.Module) -> tuple[Transformer, ModelStructure]:
-    """Return a transformer of parts with the weights of a transformers model, in evaluation mode."""
+    """Convert from transformers: return a transformer of parts with the same weights, in evaluation mode."""
     source: Any = transformers_model
     structure = read_model_structure(source)
     architecture = get_architecture(source.config.model_type)

@@ -71,7 +71,7 @@ def _resolve_part(slot: str, part: ComponentConfig) -> tuple[str, dict[str, Any]
 
 
 def _resolve_options(slot: str, part: ComponentConfig) -> dict[str, Any]:
-    """Return the options of a part, including the defaults of those that are not set."""
+    """Return the options of a part to describe, including the defaults of those that are not set."""
     defaults = get_component_options(registry.get_part_class(slot, part.kind))
     options = {name: option.default for name, option in defaults.items() if option.default is not Parameter.empty}
     options |= part.options

@@ -98,7 +98,7 @@ def select_model_class(transformers: Any, structure: ModelStructure, architectur
 
 
 def _add_zero_biases(model: Transformer, structure: ModelStructure) -> StateDict:
-    """Return the tensors of a model of parts, with zeros for biases that the structure has and the model does not."""
+    """Return the tensors to convert to transformers: those of the model, and zeros for biases that it does not have."""
     with torch.device("meta"):
         outline = Transformer(build_parts_config(structure), structure.vocab_size, is_causal=structure.is_causal)
     tensors = dict(model.state_dict())

@@ -191,7 +191,7 @@ def _find_changed_experiment_files(runs: ExperimentRuns, events: list[JournalEve
 
 
 def _merge_seeds(issues: list[RunIssue]) -> list[RunIssue]:
-    """Return one issue for all seeds of a variant with the same problem."""
+    """Return one issue for all runs of a variant that do not belong to the experiment for the same reason."""
     merged_issues: dict[tuple[str, str], RunIssue] = {}
     for issue in issues:
         key = issue.variant, issue.problem

@@ -60,7 +60,7 @@ def pair_scores_by_seed(findings: Findings) -> list[PairedScore]:
 
 
 def _collect_scores_by_seed(findings: Findings) -> dict[str, dict[str, dict[int, float]]]:
-    """Return the score of every seed as {evaluation set: {variant: {seed: score}}}."""
+    """Return the scores that the paired chart shows as {evaluation set: {variant: {seed: score}}}."""
     if findings.primary_scores:
         scores = {name: _keep_finite_scores(pairs) for name, pairs in findings.primary_scores.items()}
         return {findings_view.describe_evaluation_set(findings): scores}

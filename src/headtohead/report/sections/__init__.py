@@ -34,9 +34,9 @@ from headtohead.report.sections import (
     scores_by_setting,
     search,
     sweep,
+    training_scripts,
     tuning,
     verdicts,
-    versus,
 )
 from headtohead.report.sections.user_text import place_user_texts
 
@@ -44,9 +44,9 @@ SECTION_BUILDERS: tuple[Callable[[ReportContext], Section | None], ...] = (
     distillation.build_distillation_verdicts_section,
     sweep.build_sweep_section,
     verdicts.build_verdicts_section,
-    versus.build_script_noise_section,
-    versus.build_script_commands_section,
-    versus.build_script_fairness_section,
+    training_scripts.build_script_noise_section,
+    training_scripts.build_script_commands_section,
+    training_scripts.build_script_fairness_section,
     changed_settings.build_changed_settings_section,
     failures.build_failures_section,
     distillation.build_distillation_section,

@@ -61,7 +61,7 @@ def verify_comparison(
 def _check_run(
     comparison: ComparisonFolder, location: str, run_folder: Path, run: CommandRun
 ) -> Iterator[VerificationCheck]:
-    """Check a run's captured output, and parse its metric again."""
+    """Verify a run of a comparison: its captured output, and its metric, which is parsed again."""
     log_path = run_folder / LOG_FILE
     yield run_check(
         f"{location}/{LOG_FILE}",
@@ -80,7 +80,7 @@ def _check_run(
 
 
 def _compare_metric(comparison: ComparisonFolder, run_folder: Path, run: CommandRun) -> str:
-    """Return the difference between the metric in run.json and in the command's output, or an empty string."""
+    """Verify the metric of a run: return the difference between run.json and the command's output, or ""."""
     job = CommandJob(run.variant, run.seed, run_folder.resolve(), Path(comparison.record.directory))
     curve, value = read_run_metric(comparison.config, job)
     if value != run.value:
@@ -89,7 +89,7 @@ def _compare_metric(comparison: ComparisonFolder, run_folder: Path, run: Command
 
 
 def _find_unrecorded_runs(folder: Path, runs: list[tuple[Path, CommandRun]]) -> str:
-    """Return the runs whose run.json the comparison's journal does not record, or an empty string."""
+    """Verify the records: return the runs whose run.json the comparison's journal does not record, or ""."""
     events = [event for event in Journal(folder).read() if isinstance(event, RunEvent)]
     recorded_runs = {(event.variant, event.seed, event.digest) for event in events}
     unrecorded_runs = [
@@ -101,7 +101,7 @@ def _find_unrecorded_runs(folder: Path, runs: list[tuple[Path, CommandRun]]) -> 
 
 
 def _find_missing_runs(comparison: ComparisonFolder) -> str:
-    """Return the runs of a comparison that have no result, or an empty string if there are none."""
+    """Verify that a comparison is complete: return its runs that have no result, or an empty string."""
     runs = comparison.read_runs()
     missing_runs = [
         f"{name}/seed-{seed}"
@@ -113,7 +113,7 @@ def _find_missing_runs(comparison: ComparisonFolder) -> str:
 
 
 def _compare_findings(comparison: ComparisonFolder) -> str:
-    """Return the keys of findings.json that differ from the recomputed findings, or an empty string if none do."""
+    """Verify findings.json of a comparison: return the keys that differ from the recomputed findings, or ""."""
     path = comparison.path / FINDINGS_FILE
     stored_findings = {key: value for key, value in read_json_object(path).items() if key != CHECKSUM_KEY}
     recomputed_findings = compute_findings(comparison, read_record(path, Findings).command).to_json()

@@ -42,7 +42,7 @@ def get_autocast_dtype(precision: Literal["fp32", "bf16", "fp16"], device: torch
 
 
 def check_bfloat16_on_cpu(purpose: str) -> None:
-    """Raise DeviceError if bfloat16 crashes on this machine. `purpose` is the feature that needs it."""
+    """Raise DeviceError if the precision bfloat16 crashes on this machine. `purpose` is the feature that needs it."""
     if not is_bfloat16_usable():
         name, value = next(iter(BFLOAT16_WORKAROUND_ENV.items()))
         raise DeviceError(
@@ -93,7 +93,7 @@ class Bfloat16Support:
 def probe_bfloat16(
     device: str = "cpu", *, probe_code: str = _BFLOAT16_PROBE_CODE, timeout_seconds: float = _PROBE_TIMEOUT_SECONDS
 ) -> Bfloat16Support:
-    """Try bfloat16 in a child process. If that fails on the CPU, try again without AMX."""
+    """Try the precision bfloat16 in a child process. If that fails on the CPU, try again without AMX."""
     default_result = _run_bfloat16_probe(probe_code, device, timeout_seconds)
     if default_result.output:
         return Bfloat16Support("works", default_result.exit_description, slowdown=default_result.output["slowdown"])
@@ -109,7 +109,7 @@ def probe_bfloat16(
 def _run_bfloat16_probe(
     probe_code: str, device: str, timeout_seconds: float, environment: Mapping[str, str] | None = None
 ) -> ProbeResult:
-    """Run the bfloat16 probe in a child process; an inaccurate result counts as a failure."""
+    """Try the precision bfloat16 once in a child process; an inaccurate result counts as a failure."""
     result = run_probe_code(probe_code, device, environment=environment, timeout_seconds=timeout_seconds)
     if result.output is None or result.output["error"] < _MAX_BFLOAT16_ERROR:  # False for nan
         return result
@@ -117,7 +117,7 @@ def _run_bfloat16_probe(
 
 
 def is_bfloat16_usable(device: str = "cpu") -> bool:
-    """Return whether bfloat16 works on a device with the environment variables of this process.
+    """Return whether the precision bfloat16 works on a device with the environment variables of this process.
 
     The first call takes a few seconds.
     """

@@ -264,7 +264,7 @@ def _compute_row_range(num_rows: int, rank: int, world_size: int) -> tuple[int, 
 
 
 def _iter_buckets(tensors: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    """Group consecutive tensors of equal dtype and device into buckets of at most BUCKET_BYTES for all-reduce."""
+    """Group tensors of equal dtype and device into buckets of at most BUCKET_BYTES, to sum them over processes."""
     bucket: list[Tensor] = []
     free_bytes = BUCKET_BYTES
     for tensor in tensors:

@@ -58,7 +58,7 @@ def read_log_text(path: Path) -> str:
 
 
 def read_run_metric(config: VersusConfig, job: CommandJob) -> tuple[list[MetricValue], float]:
-    """Return all values of the metric that a run reported, and the value to compare.
+    """Return, for the record of a run, all values of the metric that it reported, and the value to compare.
 
     Raise RequestError if there are none.
     """
@@ -87,7 +87,7 @@ def _describe_output(output: str, missing_name: str) -> str:
 
 
 def read_recorded_values(output_folder: Path, metric_name: str) -> list[MetricValue]:
-    """Return the values of a metric that the script logged with `headtohead.record()`."""
+    """Return, for the record of a run, the values of a metric that it logged with `headtohead.record()`."""
     record_file = output_folder / RECORD_FILE
     events = read_jsonl(record_file) if record_file.is_file() else []
     reported = [
@@ -181,7 +181,7 @@ class RecordedEvidence:
 
 
 def read_recorded_evidence(output_folder: Path) -> RecordedEvidence:
-    """Return the hashes and audits that the script recorded with `headtohead.record()`."""
+    """Return, for the record of a run, the hashes and audits of `headtohead.record()`."""
     record_file = output_folder / RECORD_FILE
     events = read_jsonl(record_file) if record_file.is_file() else []
     start_digest = next((str(event["digest"]) for event in events if event.get("event") == "start"), "")

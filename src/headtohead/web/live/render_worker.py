@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def _render_requested_chart(request: JsonDict) -> JsonDict:
-    """Render learning curves or a forest plot; compute interim findings first if there are none."""
+    """Render the chart that the server requests: learning curves or a forest plot."""
     from headtohead.experiment.schemas import Findings
 
     if request["action"] == "curves":
@@ -90,7 +90,7 @@ def _compute_interim_findings(experiment_folder: Path) -> Findings:
 
 
 def _render_learning_curves(findings: Findings, name_suffix: str) -> JsonDict | None:
-    """Return the rendered learning curves, or None without curves.
+    """Render the learning curves for the server in this process, or return None without curves.
 
     The suffix distinguishes element ids from those of a second curve chart on the same page.
     """
@@ -102,7 +102,7 @@ def _render_learning_curves(findings: Findings, name_suffix: str) -> JsonDict | 
 
 
 def _render_forest_plot(findings: Findings) -> JsonDict:
-    """Return the verdicts rendered as a forest plot."""
+    """Render the verdicts as a forest plot for the server in this process."""
     from headtohead.experiment import findings_view
     from headtohead.presentation.renderers.html import render_chart
     from headtohead.report.charts.forest_plot import build_forest_plot

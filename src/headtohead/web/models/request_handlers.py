@@ -62,7 +62,7 @@ def compute_attention_maps(request: JsonDict) -> Iterator[JsonDict]:
 
 @torch.no_grad()
 def _check_attention_size(bundle: ModelBundle, text: str) -> None:
-    """Raise RequestError if the text's attention maps would hold too many weights."""
+    """Raise RequestError if the attention maps that a request asks for would hold too many weights."""
     token_ids = bundle.tokenizer.encode(text)[: bundle.model.context]
     if len(token_ids) < 2:
         return
@@ -173,7 +173,7 @@ def _stream_generation(
 
 
 def _check_strategy_limits(strategy: Strategy) -> None:
-    """Raise RequestError if a decoding strategy exceeds the web app's limits."""
+    """Raise RequestError if the decoding strategy of a request exceeds the web app's limits."""
     limits: Sequence[tuple[str, str, int]] = (
         ("beam", "beams", MAX_BEAMS),
         ("contrastive", "k", MAX_CONTRASTIVE_CANDIDATES),
