@@ -141,7 +141,7 @@ def test_the_size_of_lines_is_limited_unless_they_are_our_own(tmp_path, monkeypa
 
 
 def test_the_values_of_all_lines_are_limited_unless_they_are_our_own(tmp_path, monkeypatch):
-    monkeypatch.setattr(safe_open, "MAX_JSON_VALUES", 3)
+    monkeypatch.setattr(json_files, "MAX_JSON_VALUES", 3)
     path = tmp_path / "lines"
     path.write_bytes(b'{"n": 1}\n' * 4)
     with pytest.raises(RunFolderError, match="lines has more than 3 values"):
@@ -176,3 +176,11 @@ def test_repairing_keeps_exactly_the_complete_lines(tmp_path, complete):
     assert path.read_bytes() == complete
     json_files.repair_jsonl(path)
     assert path.read_bytes() == complete
+
+
+def test_values_are_counted(monkeypatch):
+    monkeypatch.setattr(json_files, "MAX_JSON_VALUES", 3)
+    json_files.check_json_value_count(b"[1,{}]", "source")
+    for raw in (b"[1,2,3,4]", b"[[[[", b"{{{{", b"[{,,"):
+        with pytest.raises(RunFolderError, match=r"^source has more than 3 values, the limit$"):
+            json_files.check_json_value_count(raw, "source")

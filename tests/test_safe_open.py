@@ -104,14 +104,6 @@ def test_sparse_means_a_hundred_times_the_space_on_disk(size, blocks, is_sparse)
         assert problem == f"is a sparse file: of its {size:,} bytes, {512 * blocks:,} are stored"
 
 
-def test_values_are_counted(monkeypatch):
-    monkeypatch.setattr(safe_open, "MAX_JSON_VALUES", 3)
-    safe_open.check_json_value_count(b"[1,{}]", "source")
-    for raw in (b"[1,2,3,4]", b"[[[[", b"{{{{", b"[{,,"):
-        with pytest.raises(RunFolderError, match=r"^source has more than 3 values, the limit$"):
-            safe_open.check_json_value_count(raw, "source")
-
-
 def test_arrays_are_read_or_rejected(tmp_path, monkeypatch):
     path = tmp_path / "arrays"
     path.write_bytes(save({"a": np.arange(3)}))

@@ -17,6 +17,9 @@ from headtohead import safe_open
 from headtohead.atomic_io import translate_disk_full_error, truncate_file, write_bytes
 from headtohead.errors import RunFolderError, truncate_text
 
+MAX_JSON_VALUES = 2_000_000
+"""limit of the values in a file, because a parsed value takes up to 30 times the space of its text"""
+
 CHECKSUM_KEY = "checksum"
 MAX_QUOTED_CHARS = 120
 """length to which an invalid value is shortened in an error message"""
@@ -84,7 +87,7 @@ def parse_json(raw: bytes, source: object, *, require_finite: bool = True) -> An
     `source` names the origin in error messages. With `require_finite`, NaN and infinities are rejected; logs of
     diverged runs may contain them.
     """
-    safe_open.check_json_value_count(raw, source)
+    check_json_value_count(raw, source)
     try:
         value = (
             json.loads(
@@ -164,7 +167,7 @@ def read_jsonl(path: Path, *, is_own_cache: bool = False) -> list[dict[str, Any]
     max_bytes = safe_open.MAX_WEIGHTS_BYTES if is_own_cache else safe_open.MAX_FILE_BYTES
     complete_lines, _, _ = safe_open.read_file(path, max_bytes).rpartition(b"\n")
     if not is_own_cache:
-        safe_open.check_json_value_count(complete_lines, path)
+        check_json_value_count(complete_lines, path)
     records = []
     for line_number, line in enumerate(complete_lines.split(b"\n"), start=1):
         if line:
@@ -182,3 +185,12 @@ def repair_jsonl(path: Path, *, is_own_cache: bool = False) -> list[dict[str, An
         content = safe_open.read_file(path, safe_open.MAX_WEIGHTS_BYTES)
         truncate_file(path, content.rfind(b"\n") + 1)
     return records
+
+
+def check_json_value_count(raw: bytes, source: object) -> None:
+    """Raise RunFolderError if an untrusted JSON file may have too many values to parse.
+
+    Counts commas and opening brackets, including those inside strings.
+    """
+    if raw.count(b",") + raw.count(b"[") + raw.count(b"{") > MAX_JSON_VALUES:
+        raise RunFolderError(f"{source} has more than {MAX_JSON_VALUES:,} values, the limit")

@@ -112,7 +112,7 @@ def _estimate_checkpointed_bytes(model_config: ModelConfig, bytes_per_row: float
 
 
 def has_user_code(model_config: ModelConfig) -> bool:
-    """Return whether a model contains code of users: a custom network, or a part that is not built in.
+    """Return whether a model's cost cannot be counted on the meta device: it contains a custom network or part.
 
     User code may need real values, so the cost of such a model is not counted on the meta device.
     """

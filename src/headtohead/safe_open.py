@@ -25,8 +25,6 @@ MAX_ARRAY_BYTES = 256 << 20
 """limit of scores and attention maps"""
 MAX_WEIGHTS_BYTES = 64 << 30
 """limit of weights, and of every file whose hash is computed"""
-MAX_JSON_VALUES = 2_000_000
-"""limit of the values in a file, because a parsed value takes up to 30 times the space of its text"""
 MAX_FOLDER_ENTRIES = 1_000_000
 """limit of the files and subfolders of a run folder or an experiment's folder"""
 MAX_FOLDER_DEPTH = 8
@@ -66,7 +64,7 @@ def _explain_failed_open(error: OSError) -> str:
 
 
 def _find_reason_to_refuse(status: os.stat_result, max_bytes: int) -> str:
-    """Return why an opened file of this status must not be read, or an empty string."""
+    """Return why an opened, untrusted file of this status must not be read, or an empty string."""
     if not stat.S_ISREG(status.st_mode):
         return "is not a regular file"
     if status.st_size > max_bytes:
@@ -87,15 +85,6 @@ def read_tail(path: Path, num_bytes: int) -> bytes:
     with open_file(path, MAX_WEIGHTS_BYTES) as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - num_bytes))
         return file.read(num_bytes)
-
-
-def check_json_value_count(raw: bytes, source: object) -> None:
-    """Raise RunFolderError if an untrusted JSON file may have too many values to parse.
-
-    Counts commas and opening brackets, including those inside strings.
-    """
-    if raw.count(b",") + raw.count(b"[") + raw.count(b"{") > MAX_JSON_VALUES:
-        raise RunFolderError(f"{source} has more than {MAX_JSON_VALUES:,} values, the limit")
 
 
 def read_safetensors(path: Path) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:

@@ -177,7 +177,7 @@ def average_trial_head_metrics(runs_by_variant: FinishedRuns) -> AttentionFindin
 
 
 def _average_heads_over_seeds(heads_by_seed: Sequence[Sequence[HeadMeasures]]) -> list[HeadSummary]:
-    """Return the mean over seeds of every metric of each head of one variant."""
+    """Return the mean of every metric of each head over the trials of one variant."""
     metrics_by_head: dict[tuple[int, int], list[HeadMeasures]] = {}
     for heads in heads_by_seed:
         for head_metrics in heads:

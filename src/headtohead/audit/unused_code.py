@@ -198,7 +198,10 @@ def _iter_unused_param_groups(network: nn.Module, optimizer: ScheduledOptimizer,
 
 
 def _collect_param_settings(configured: Any) -> dict[int, tuple[float, float]]:
-    """Return {id(parameter): (lr, weight decay)} of optimizers or parameter groups, in any form user code returns."""
+    """Return the settings of parameter groups that training may leave unused: {id(parameter): (lr, weight decay)}.
+
+    `configured` are optimizers or parameter groups, in any form that user code returns.
+    """
     if isinstance(configured, dict) and "params" not in configured:
         configured = configured["optimizer"]
     if isinstance(configured, list | tuple):

@@ -82,7 +82,7 @@ class Batch:
 def split_inputs_and_labels(
     token_ids: Int64[Tensor, "batch width"], attention_mask: Bool[Tensor, "batch width"] | None
 ) -> tuple[Int64[Tensor, "batch length"], Int64[Tensor, "batch length"], Bool[Tensor, "batch length"] | None]:
-    """Return input ids, labels and attention mask for next-token prediction, each (batch, width - 1).
+    """Return the input ids, labels and attention mask of a batch for next-token prediction, each (batch, width - 1).
 
     Labels are the inputs shifted by one. Padding is excluded from the loss.
     """

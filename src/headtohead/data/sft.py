@@ -25,7 +25,7 @@ class PromptedRows(TokenRows):
 
     @property
     def grouping_lengths(self) -> Int64[Tensor, "rows"]:
-        """The prompt lengths, by which rows are sorted so that rows of similar length share a batch.
+        """The prompt lengths of SFT rows, by which they are sorted so that rows of similar length share a batch.
 
         Completions may differ between students, but all students must see the same documents in a batch, so the lengths
         of completions have no influence.

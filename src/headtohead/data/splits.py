@@ -151,7 +151,7 @@ def iter_sampled_runs(num_rows: int, max_rows: int) -> Iterator[bool]:
 
 
 def describe_corpus_origin(raw_corpus: RawCorpus, validation_fraction: float) -> str:
-    """Return the source of the text and the splits that were held out, as one sentence."""
+    """Return a sentence on the origin of the text and on the splits that were held out."""
     origin = raw_corpus.origin
     if not raw_corpus.tests:
         origin += f"; {HELD_OUT_TEST_ORIGIN}"

@@ -81,7 +81,7 @@ class DiskTextRows(Sequence[str]):
 
 
 def _compute_shard_boundaries(row_ends: NDArray[np.int64], shard_bytes: int) -> list[int]:
-    """Return the row indices at which to split text into shards of about `shard_bytes`; `row_ends` starts with 0."""
+    """Return the rows at which to split stored text into shards of about `shard_bytes`; `row_ends` starts with 0."""
     num_rows = len(row_ends) - 1
     target_ends = np.arange(shard_bytes, int(row_ends[-1]), shard_bytes)
     boundaries = np.searchsorted(row_ends, target_ends, side="left")
@@ -89,7 +89,7 @@ def _compute_shard_boundaries(row_ends: NDArray[np.int64], shard_bytes: int) -> 
 
 
 def iter_sampled_text(rows: Sequence[str], max_bytes: int) -> Iterator[str]:
-    """Yield evenly spaced runs of rows with about `max_bytes` of text in UTF-8, or all rows if they have no more.
+    """Yield evenly spaced runs of stored rows with about `max_bytes` of text, or all rows if they have no more.
 
     The sample on which a BPE tokenizer is trained.
     """

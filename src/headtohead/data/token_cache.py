@@ -144,7 +144,7 @@ def build_cache_key(data: DataConfig, has_labels: bool, base_folder: Path) -> di
 
 
 def get_file_checksum(path: Path) -> str:
-    """Return the SHA-256 of a corpus file or a cached file. A large file is reread only if it has changed."""
+    """Return the SHA-256 of a corpus file or a file in the token cache. A large file is reread only if it changed."""
     identity = _identify_file(path)
     if identity["size"] < LARGE_FILE_BYTES:
         return compute_sha256(path)
@@ -177,7 +177,7 @@ def _identify_file(path: Path) -> dict[str, int]:
 
 
 def _hash_source_code() -> str:
-    """Return a hash of this package's code: changing the rules for rows, splits or words changes the token ids."""
+    """Return a hash of this package's code for the cache key: changed rules for rows or words change the token ids."""
     digest = hashlib.sha256()
     for path in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())

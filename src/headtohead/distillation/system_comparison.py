@@ -264,7 +264,7 @@ def evaluate_claim(
 
 
 def collect_system_costs(teacher_file: SummarizationTeacherFile, finished_runs: FinishedRuns) -> dict[str, SystemCost]:
-    """Return each system's size and speed. For trained students, the first seed is used."""
+    """Return the size and speed of each compared system. For trained students, the first seed is used."""
     reference_models = {TEACHER: teacher_file.teacher, UNTRAINED_STUDENT: teacher_file.untrained}
     costs = {
         name: SystemCost(

@@ -261,7 +261,7 @@ def build_teacher_table(findings: Findings) -> Table:
 
 
 def list_example_summaries(findings: Findings) -> list[dict[str, Any]]:
-    """Return a few documents with the summaries of all distillation systems, for the report and the terminal."""
+    """Return what is shown below the tables: a few documents with the summaries of all systems."""
     return [
         {
             "document": example.document,

@@ -23,7 +23,7 @@ DEFAULT_EQUIVALENCE_MARGIN = 0.01
 
 
 def read_findings(experiment_folder: Path) -> Findings:
-    """Read and validate findings.json, the computed results, from an experiment's folder."""
+    """Read findings.json from an experiment's folder and validate it."""
     path = experiment_folder / "findings.json"
     if not path.is_file():
         raise RunFolderError(f"{experiment_folder} has no findings.json, so there is nothing to report")
@@ -52,7 +52,7 @@ def get_question(findings: Findings) -> str:
 
 
 def list_variant_names(findings: Findings) -> list[str]:
-    """Return the baseline, followed by the variants in the order of the experiment file."""
+    """Return the names under which views of the findings show variants: the baseline, then the others in order."""
     names = [verdict.variant for verdict in findings.verdicts]
     for section in (findings.scores, findings.curves, findings.audits, findings.samples):
         names += section
@@ -71,7 +71,7 @@ def list_curve_splits(findings: Findings) -> list[str]:
 
 
 def get_unknown_token_rates(findings: Findings) -> dict[str, float]:
-    """Return the fraction of out-of-vocabulary tokens in each split, for tables of perplexities.
+    """Look up the fraction of out-of-vocabulary tokens in each split, for tables of perplexities.
 
     A model that predicts the unknown token often has a low perplexity. The result is empty if the vocabulary contains
     all tokens, or if the metric is not perplexity.

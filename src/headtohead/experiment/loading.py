@@ -69,7 +69,7 @@ def load_experiment(
 
 
 def build_experiment(raw: dict[str, Any], name: str = "experiment") -> experiment.Experiment:
-    """Build an experiment from a dict with the keys of an experiment file, with the same checks as for a file.
+    """Load an experiment from a dict with the keys of an experiment file, with the same checks as for a file.
 
     Relative paths refer to the current folder.
     """

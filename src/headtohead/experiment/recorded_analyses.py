@@ -21,7 +21,7 @@ from headtohead.verdict.record import Verdict
 def read_alpha_budget(
     folder: Path, variants: Collection[str], num_planned_seeds: int, num_other_comparisons: int = 0
 ) -> AlphaBudget:
-    """Return all analyses of each variant so far, and the number of comparisons that share the familywise error rate.
+    """Return the recorded analyses of each variant, and the number of comparisons that share the error rate.
 
     `num_other_comparisons` counts the comparisons beyond those of each variant with the baseline.
     """

@@ -185,7 +185,7 @@ def open_experiment_runs(folder: Path) -> ExperimentRuns:
 
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Lock an experiment's folder. Raise FolderLockedError if another process holds the lock."""
+    """Lock the folder with all runs of an experiment. Raise FolderLockedError if another process holds the lock."""
     with translate_disk_full_error(folder):
         folder.mkdir(parents=True, exist_ok=True)
     resolved_folder = folder.resolve()  # the same lock for every path to the folder

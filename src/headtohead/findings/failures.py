@@ -20,7 +20,7 @@ DIVERGENCE_ERROR = "DivergedError"
 
 
 def find_lost_runs(runs: ExperimentRuns, finished_runs: FinishedRuns) -> list[FailureRecord]:
-    """Return the runs that diverged or learned nothing. They count as failures of the variant."""
+    """Return the failures that count against a variant: runs that diverged or learned nothing."""
     lost_runs = []
     for name in runs.experiment.names:
         for seed in (seed for seed in runs.seeds(name) if seed < runs.experiment.max_seeds):

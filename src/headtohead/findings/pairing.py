@@ -90,7 +90,7 @@ def check_pairing(experiment: Experiment, variant: str, finished_runs: FinishedR
 
 
 def _count_equal_initial_tensors(pairs: Sequence[RunPair], settings: Mapping[str, JsonValue]) -> tuple[int, int]:
-    """Return the number of initial tensors with equal name and shape, and how many are equal for every seed."""
+    """Return, as evidence of pairing, the number of shared initial tensors, and how many are equal for every seed."""
     num_shared = num_equal = 0
     excluded_patterns = [
         pattern for setting, pattern in SETTINGS_CHANGING_INITIALIZATION.items() if setting in settings

@@ -89,7 +89,7 @@ def collect_learning_curves(finished_runs: FinishedRuns, metric: str | None = No
 
 
 def collect_training_times(finished_runs: FinishedRuns) -> dict[str, dict[str, list[StepScore]]]:
-    """Return the training time at each evaluation as {variant: {seed: [(step, seconds), ...]}}."""
+    """Return, for plots of scores during training, the time at each evaluation of every seed."""
     return {
         name: {
             str(seed): list({line.step: (line.step, line.seconds) for line in run.metrics}.values())

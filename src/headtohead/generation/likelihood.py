@@ -48,7 +48,10 @@ class Likelihood:
 def compute_continuation_losses(
     model: Any, contexts: Sequence[TokenIds], continuations: Sequence[TokenIds]
 ) -> list[float]:
-    """Return the loss of each continuation given its context, in nats. Equal contexts are processed once."""
+    """Return the negative log-likelihood of each continuation given its context, in nats.
+
+    Equal contexts are processed once.
+    """
     losses = [0.0] * len(continuations)
     lengths = [(len(a), len(b)) for a, b in zip(contexts, continuations, strict=True)]
     for indices in _iter_batches_of_equal_length(lengths):
@@ -104,7 +107,7 @@ def compute_losses_uncached(
 def compute_losses_cached(
     model: Any, cache: DecodingCache, contexts: Sequence[tuple[int, ...]], continuations: Int[Tensor, "batch new"]
 ) -> Float[Tensor, " batch"]:
-    """Return the same losses as `compute_losses_uncached`, (batch,), processing each distinct context once.
+    """Return the same negative log-likelihoods as `compute_losses_uncached`, (batch,), with a KV cache of contexts.
 
     Continuations start from the KV cache of their context.
     """
@@ -187,7 +190,7 @@ class _ScoringWindow(NamedTuple):
 def score_truncated_continuations(
     model: Any, pairs: Sequence[tuple[TokenIds, TokenIds]], batch_size: int
 ) -> Iterator[ContinuationScore]:
-    """Yield the score of each continuation, given (context, continuation), with contexts truncated on the left.
+    """Yield the likelihood of each continuation, given (context, continuation), with contexts truncated on the left.
 
     Without a context, the first token is not scored.
     """

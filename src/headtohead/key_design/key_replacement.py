@@ -114,7 +114,7 @@ class _ReplacementProblem:
 
 
 def _build_target(num_keys: int, key_index: int, average: Any, select: bool, weights: Any) -> tuple[PerKeyVector, str]:
-    """Return the target weights and the question; raise RequestError unless exactly one goal is given."""
+    """Return the target weights of a replacement and the question; raise RequestError unless one goal is given."""
     requested_goals = [name for name, value in (("average", average), ("weights", weights)) if value is not None]
     requested_goals += ["select"] if select else []
     if len(requested_goals) != 1:

@@ -92,7 +92,7 @@ def render(function: str, spec_or_svg: dict[str, Any] | str) -> bytes:
 
 
 def serve_render_requests() -> None:
-    """Render charts for the parent, in the child process, until the parent closes the channel."""
+    """Render charts with vl-convert in the child process, until the parent closes the channel."""
     channel = ParentChannel()
     import vl_convert  # noqa: TID251
 

@@ -291,7 +291,10 @@ def _select_encoder_class(transformers: Any, model_config: PretrainedModelConfig
 def _build_from_weights(
     model_config: PretrainedModelConfig, weights: PretrainedWeights, num_classes: int, *, seed: int, keep_head: bool
 ) -> EncoderClassifier:
-    """Load the encoder and attach a head; raise ModelError if encoder weights are missing from the file."""
+    """Build a classifier from pretrained weights: load the encoder and attach a head.
+
+    Raise ModelError if encoder weights are missing from the file.
+    """
     transformers = import_transformers_for(weights)
     model_class = _select_encoder_class(transformers, model_config, weights)
     head_arguments = _build_pooler_arguments(transformers, model_config, weights)

@@ -55,7 +55,7 @@ def drop_layers(model: PretrainedModel, num_layers: int, selection: LayerSelecti
 
 
 def _find_layer_list(model: PretrainedModel) -> tuple[str, int]:
-    """Return the name of the module list that contains the layers, and their number."""
+    """Return the name of the module list that contains the layers to drop, and their number."""
     num_layers = int(model.inner.config.get_text_config().num_hidden_layers)
     for name, module in model.inner.named_modules():
         if isinstance(module, nn.ModuleList) and len(module) == num_layers:

@@ -292,7 +292,7 @@ def load_matching_weights(model_class: Any, weights: PretrainedWeights) -> nn.Mo
 def build_mismatch_error(
     weights: PretrainedWeights, missing_keys: list[str], loading_info: dict[str, Any]
 ) -> ModelError:
-    """Return the error for weights that do not match their configuration."""
+    """Return the error for loaded weights that do not match their configuration."""
     keys = missing_keys or sorted(str(entry[0]) for entry in loading_info["mismatched_keys"])
     return ModelError(f"{weights.name}: the weights do not match the configuration (for example {keys[0]})")
 

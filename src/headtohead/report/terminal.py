@@ -24,7 +24,7 @@ from headtohead.verdict.record import Verdict
 
 
 def print_experiment_outcome(outcome: Any, report_path: str | None, command: Sequence[str] = ()) -> None:
-    """Print the findings of an experiment after `h2h run`, its failed trials, and the paths of runs and report."""
+    """Print in the terminal the findings of an experiment, its failed trials, and the paths of runs and report."""
     console = get_stdout_console()
     if outcome.findings is not None:
         _print_experiment_findings(outcome.findings, outcome.runs.experiment, command)
@@ -78,7 +78,7 @@ def _print_sweep_findings(findings: Findings) -> None:
 
 
 def print_script_comparison(findings: Findings, report_path: str, command: Sequence[str]) -> None:
-    """Print the findings of a comparison of training scripts after `h2h versus`: verdicts, scores, noise, failures."""
+    """Print in the terminal the findings of a comparison of training scripts: verdicts, scores, noise, failures."""
     from headtohead.report.context import ReportContext
     from headtohead.report.sections.scores import build_scores_table  # imports altair, which is slow
     from headtohead.report.sections.training_scripts import build_script_fairness_table, build_script_noise_table

@@ -77,7 +77,7 @@ def resolve_budgets(
 
 
 def compute_equal_cost_steps(experiment: Experiment, trial: Trial) -> int | None:
-    """Return the number of steps with which a trial costs as many tokens or FLOPs as the baseline.
+    """Return the budget in steps with which a trial costs as many tokens or FLOPs as the baseline.
 
     Return None unless the experiment equalizes tokens or FLOPs.
     """

@@ -218,7 +218,7 @@ def create_folder_with_corpus(
     resume: bool,
     budgets: ResolvedBudgets = NO_BUDGETS,
 ) -> ExperimentRuns:
-    """Create an experiment's folder, or open it if `resume` is set, and write its corpus description to corpus.json."""
+    """Create the folder of an experiment to run, or open it if `resume` is set, and write corpus.json."""
     runs = create_experiment_folder(
         folder,
         experiment,
@@ -265,7 +265,7 @@ def _build_jobs(
 
 
 def _remove_folder_of_failed_start(folder: Path) -> None:
-    """Remove the new folder of an experiment whose checks failed before the first run, unless it contains files."""
+    """Remove the new folder of an experiment that did not run because a check failed, unless it contains files."""
     try:
         folder.rmdir()
     except OSError:

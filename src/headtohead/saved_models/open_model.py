@@ -26,7 +26,7 @@ def open_model(source: str | Path, *, use_initial_weights: bool = False) -> Mode
 
 
 def _is_run_model(folder: Path) -> bool:
-    """Return whether a folder contains a model saved by this package."""
+    """Return whether the model to open is a run folder written by this package."""
     try:
         config = read_json_object(folder / "config.json")
     except RunFolderError:

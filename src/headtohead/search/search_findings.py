@@ -118,7 +118,7 @@ def compute_search_history(points: Sequence[SearchPoint], metric: str) -> list[S
 def compute_result_checksums(
     points: Sequence[SearchPoint], search_folder: Path, search: SearchConfig
 ) -> dict[str, str]:
-    """Return the SHA-256 of result.json of each search run, which contains those of the run's other files."""
+    """Return, for findings.json, the SHA-256 of result.json of each search run, which has those of other files."""
     return {
         f"{point.name}/seed-{seed}": compute_sha256(search_folder / point.name / f"seed-{seed}" / "result.json")
         for point in points

@@ -25,7 +25,7 @@ def compute_pooled_std(scores_by_point: Sequence[SeedScores]) -> tuple[float, in
 
 
 def compute_mean_half_width(std: float, degrees_of_freedom: int, num_seeds: int) -> float | None:
-    """Return half the width of the t interval for a point's mean over `num_seeds` seeds.
+    """Return half the width of the t interval that the noise between seeds gives a point's mean.
 
     `std` is pooled over points, because the standard deviation of two or three seeds is unreliable.
     """

@@ -43,7 +43,7 @@ class StepTimer:
 
     @contextmanager
     def time_step(self) -> Iterator[None]:
-        """Measure a training step."""
+        """Measure a training step, from which the remaining time of training is estimated."""
         start = time.perf_counter()
         yield
         self.step_seconds += time.perf_counter() - start

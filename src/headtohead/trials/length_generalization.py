@@ -101,7 +101,7 @@ def measure_costs_at_lengths(
 
 
 def _measure_saved_activation_bytes(model: Transformer, input_ids: Tensor) -> int:
-    """Return the bytes of activations that the backward pass needs, for inputs (batch, length), excluding weights."""
+    """Return the bytes of activations that training at one length needs, for inputs (batch, length)."""
     bytes_by_address: dict[int, int] = {}
 
     def record_storage(tensor: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ def _measure_saved_activation_bytes(model: Transformer, input_ids: Tensor) -> in
 
 
 def _time_forward_backward(model: Transformer, input_ids: Tensor) -> float:
-    """Return the seconds of one forward and backward pass through the layers, for inputs (batch, length)."""
+    """Return the seconds of a forward and backward pass at one length, for inputs (batch, length)."""
     start_time = time.perf_counter()
     hidden_states, _ = model.compute_hidden_states(input_ids)
     hidden_states.sum().backward()

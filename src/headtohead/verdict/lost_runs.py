@@ -45,7 +45,7 @@ def compute_max_failure_rate(num_lost: int, num_runs: int, confidence: float = 0
 
 
 def compute_failure_rate_p_value(num_lost: int, num_runs: int, baseline_lost: int, baseline_runs: int) -> float:
-    """Return the two-sided p value of Fisher's exact test for equal failure rates."""
+    """Return the two-sided p value of Fisher's exact test for equal rates of lost runs."""
     from scipy import stats  # slow to import, and needed only if runs were lost
 
     contingency_table = np.array([[num_lost, num_runs - num_lost], [baseline_lost, baseline_runs - baseline_lost]])

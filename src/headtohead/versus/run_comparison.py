@@ -61,7 +61,7 @@ def run_comparison(
                 versions=comparison.record.versions,
             )
         )
-        scheduler = _JobScheduler(comparison, build_jobs(comparison, directory), journal, run_process)
+        scheduler = _ComparisonScheduler(comparison, build_jobs(comparison, directory), journal, run_process)
         scheduler.journal_reused_runs(read_journaled_run_digests(folder))
         worker_devices = [devices[index % len(devices)] if devices else None for index in range(num_workers)]
         scheduler.run_jobs(worker_devices, on_update)
@@ -82,7 +82,7 @@ def explain_skipped_runs(ended_runs: Collection[CommandRun]) -> str:
     return "every run fails" if len(ended_runs) >= MAX_FAILED_RUNS else ""
 
 
-class _JobScheduler:
+class _ComparisonScheduler:
     """Runs a comparison's jobs on worker threads, one process each, and records their outcomes in the journal."""
 
     def __init__(

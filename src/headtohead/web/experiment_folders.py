@@ -88,7 +88,7 @@ def resolves_inside_folder(path: Path, folder: Path) -> bool:
 
 
 def find_readable_file(folder: Path, relative_path: str) -> Path | None:
-    """Return the path of a file in an experiment's folder if it is safe to read, and None otherwise.
+    """Return the path of a file in an experiment's folder that a request may read, and None otherwise.
 
     It must exist, not link outside the folder, and not be too large.
     """

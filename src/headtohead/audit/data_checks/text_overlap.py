@@ -135,7 +135,7 @@ def find_overlap(rows: Sequence[str], source_rows: Iterable[str]) -> TextOverlap
 
 
 def select_counted_rows(lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return a mask of the rows whose repeated words count, given the number of words of each row.
+    """Return a mask of the rows whose overlap counts, given the number of words of each row.
 
     These are rows of at least `NGRAM_WORDS` words, since short lines such as "Thank you." or "else:" occur in every
     text of their kind; but all rows if most words are in shorter ones.

@@ -127,7 +127,7 @@ def _name_corpora(sources: Any) -> dict[str, Any]:
 
 
 def format_axis_label(value: Any) -> str:
-    """Return the label of a value on a sweep axis, unique within the axis: 0.001, 500 steps, alibi (slope 1)."""
+    """Return the label of a value on an axis of the table [sweep], unique on it: 0.001, 500 steps, alibi (slope 1)."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
@@ -142,7 +142,7 @@ def format_axis_label(value: Any) -> str:
 
 
 def _build_cell_name(coordinates: Mapping[str, str]) -> str:
-    """Return the folder name of a sweep cell, such as sotu_lr-0.001_budget-500-steps."""
+    """Return the folder name of a cell of the table [sweep], such as sotu_lr-0.001_budget-500-steps."""
     name_parts = []
     for axis, label in coordinates.items():
         name_part = label if axis in (CORPUS_AXIS, SIZE_AXIS) else f"{axis.rpartition('.')[2]}-{label}"

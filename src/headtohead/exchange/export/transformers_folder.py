@@ -67,7 +67,7 @@ def export_to_transformers(source: str | Path, folder: Path, *, model_type: str 
 
 
 def load_model_of_parts(source: str | Path) -> tuple[SavedModel, Transformer]:
-    """Return the content of a run folder and its model; raise RequestError unless the model is made of parts."""
+    """Return the run to export and its model; raise RequestError unless the model is made of parts."""
     saved = model_io.load_saved_model(source)
     if not isinstance(saved.model, Transformer):
         raise RequestError(f"{source}: only models of parts can be exported, not a {type(saved.model).__name__}")

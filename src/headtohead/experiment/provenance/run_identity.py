@@ -21,7 +21,7 @@ DATA_FILE_PREFIX = "file "
 
 
 def describe_dependencies(trial: Trial) -> Dependencies:
-    """Return what a run depends on in addition to its settings: user files, external weights, the package version."""
+    """Return what identifies a run besides its settings: user files, external weights, the package version."""
     from headtohead.pretrained.weights import compute_weights_digest, locate_weights
 
     dependencies = {"headtohead": metadata.version("headtohead")}
@@ -53,7 +53,7 @@ def compute_run_identity(trial: Trial, corpus_digest: str) -> str:
 
 
 def describe_setting_differences(recorded_settings: dict[str, Any], expected_settings: dict[str, Any]) -> list[str]:
-    """Return the settings in which a recorded and an expected run or experiment differ.
+    """Return the settings in which two identities of runs or experiments differ, the recorded and the expected one.
 
     Each is a phrase such as "training.batch_size is 4 instead of 8".
     """

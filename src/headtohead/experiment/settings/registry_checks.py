@@ -85,7 +85,7 @@ def _has_part_name(part: Any) -> bool:
 
 
 def _check_single_absolute_position(parts_by_layer: list[list[Any]]) -> list[ValidationIssue]:
-    """Return an issue if a model has several absolute position embeddings, which would be summed."""
+    """Return an issue if an experiment file selects several absolute position embeddings, which would be summed."""
     part_configs = []
     for parts in parts_by_layer:
         for part in parts:

@@ -33,7 +33,7 @@ def format_alt_text(result: ResultDict) -> str:
 
 
 def format_legend(result: ResultDict) -> str:
-    """Return the sentences below a solution's chart that explain its marks."""
+    """Summarize in sentences what the marks of a solution's chart mean."""
     head_dim, kind = len(result["keys"][0]), result["kind"]
     if kind == "identity":
         legend = "Circles: keys that can be selected. Squares: other keys. Arrows: query directions."

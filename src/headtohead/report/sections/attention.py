@@ -60,7 +60,7 @@ def build_maps_section(context: ReportContext) -> Section | None:
 
 
 def _make_map_template_variables(variant: str, training_maps: thumbnails.TrainingMaps) -> dict[str, Any]:
-    """Return what the HTML template needs to show one variant's attention maps."""
+    """Return what the section's HTML template needs to show one variant's attention maps."""
     tokens = training_maps.tokens[: thumbnails.MAX_TOKENS]
     num_heads = max((len(heads) for heads in training_maps.after.values()), default=1)
     return {

@@ -52,7 +52,7 @@ def build_sweep_section(context: ReportContext) -> Section | None:
 
 
 def build_sweep_charts(findings: Findings) -> dict[str, Chart]:
-    """Return a forest plot of the cells for each variant that has a verdict."""
+    """Return the charts of the section: a forest plot of a sweep's cells for each variant that has a verdict."""
     metric, margin = findings_view.get_metric(findings), findings_view.get_equivalence_margin(findings)
     charts = {}
     for index, variant in enumerate(_list_sweep_variants(findings), start=1):

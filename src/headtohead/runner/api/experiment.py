@@ -72,7 +72,7 @@ def load_experiment(
     use_quick_setting: bool = False,
     only: Sequence[str] = (),
 ) -> Experiment:
-    """Load an experiment from a recipe or file, for use from Python.
+    """Load an experiment from a recipe or file for the Python API.
 
     Args:
         recipe_or_file: Name of a recipe, or path of an experiment file.
@@ -97,7 +97,7 @@ def load_experiment(
 
 
 def experiment_from_dict(raw: Mapping[str, Any], name: str = "experiment") -> Experiment:
-    """Build an experiment from a dict with the keys of an experiment file, nested or dotted.
+    """Build an experiment for the Python API from a dict with the keys of an experiment file, nested or dotted.
 
     Args:
         raw: Settings, as {"model": {"width": 64}} or {"model.width": 64}.

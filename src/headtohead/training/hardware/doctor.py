@@ -117,7 +117,7 @@ class DoctorReport:
 def inspect_machine(
     runs_folder: Path = Path(), *, check_hub: Callable[[], bool | None] = is_hub_reachable, read_caches: bool = False
 ) -> DoctorReport:
-    """Collect the properties of this machine for the report, which takes a few seconds.
+    """Collect the properties of this machine for the report of `h2h doctor`, which takes a few seconds.
 
     Args:
         runs_folder: Folder for which free disk space is measured.

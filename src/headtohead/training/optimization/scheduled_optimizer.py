@@ -133,7 +133,7 @@ def get_default_lr(kind: str) -> float:
 
 
 def list_trainable_parameters(model: nn.Module, lr: float = 1.0) -> list[TrainableParameter]:
-    """Return the parameters that the optimizer updates, with names, learning-rate multipliers and weight decay.
+    """Return the parameters that a scheduled optimizer updates, with names, multipliers of lr and weight decay.
 
     A custom network's `parameter_groups` is called with `lr`.
     """

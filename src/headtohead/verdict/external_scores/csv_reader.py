@@ -119,7 +119,7 @@ def read_csv(path: str | Path, *, metric: str | None = None) -> ScoreTable:
 
 
 def _read_csv_lines(parser: _ScoreFileParser) -> list[tuple[int, list[str]]]:
-    """Return the line number and the cells of every non-empty line."""
+    """Return the line number and the cells of every non-empty line of the CSV file."""
     try:
         if parser.path.exists() and not parser.path.is_file():
             raise ScoresError(f"{parser.path}: not a regular file")

@@ -77,7 +77,7 @@ class VariantSummary:
 
 
 def summarize_variant(name: str, scores: Scores) -> VariantSummary:
-    """Return a variant's scores, their means and the rounding step of the means, inferred if it is unknown."""
+    """Return what the checks need to find issues: scores, means and the rounding step, inferred if it is unknown."""
     seed_means = scores.compute_seed_means()
     if scores.resolution is not None or len(scores.weights) > 1:
         return VariantSummary(name, scores, seed_means, scores.resolution or 0.0)

@@ -77,7 +77,7 @@ def _list_reasons_in_runs(comparison: ComparisonFolder, name: str, runs_by_seed:
 
 
 def _differs_by_more_than_seeds(comparison: ComparisonFolder, baseline: Mapping[int, CommandRun]) -> bool:
-    """Return whether repeating the baseline's first seed changed its value by more than different seeds usually do.
+    """Return whether repeating a seed changes the value by more than different seeds do, a reason to withhold.
 
     Together with shared files, this suggests that runs resume from earlier ones.
     """
@@ -96,9 +96,10 @@ def ignores_seed(runs_by_seed: Mapping[int, CommandRun]) -> bool:
 
 
 def list_shared_files(runs_by_seed: Mapping[int, CommandRun]) -> list[str]:
-    """Return the files outside of the run folders that several runs wrote, or that one run wrote and a later one read.
+    """Return files through which runs may depend on each other, a reason to warn or to withhold the verdict.
 
-    Runs that share files, such as a checkpoint, may depend on each other, a reason to warn or to withhold the verdict.
+    These are the files outside of the run folders that several runs wrote, or that one run wrote and a later one read,
+    such as a checkpoint.
     """
     modified_times: dict[str, set[int]] = defaultdict(set)
     for run in runs_by_seed.values():

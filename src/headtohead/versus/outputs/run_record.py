@@ -140,7 +140,7 @@ def build_run_record(config: VersusConfig, job: CommandJob, result: ProcessResul
 def _read_metric_of_ended_run(
     config: VersusConfig, job: CommandJob, metric_file_state: MetricFileState | None
 ) -> tuple[list[MetricValue], float]:
-    """Return the reported values of the metric and the value to compare, from the output files of a run that has ended.
+    """Return, for the record of an ended run, the values of its metric, and the value to compare.
 
     Raise RequestError if a file is missing, invalid or older than the run.
     """

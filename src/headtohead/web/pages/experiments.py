@@ -84,7 +84,7 @@ def list_experiment_summaries(context: AppContext) -> list[dict[str, Any]]:
 
 
 def list_changed_settings(experiment: Experiment | None) -> list[dict[str, str]]:
-    """Return the settings that each variant changes, along with the baseline's values."""
+    """Return what an experiment's page shows of the settings that each variant changes, with the baseline's values."""
     rows = (
         {
             "variant": name,
