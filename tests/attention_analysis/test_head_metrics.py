@@ -17,7 +17,7 @@ from headtohead.errors import ModelError
 from headtohead.experiment.schemas import HeadMeasures
 from headtohead.model_factory import build_model
 from headtohead.nn.protocol import ModelOutput
-from headtohead.pretrained.loading import PretrainedModel
+from headtohead.pretrained.pretrained_model import PretrainedModel
 from headtohead.saved_models.open_model import open_model
 
 from .test_map_checks import LENGTH, make_maps

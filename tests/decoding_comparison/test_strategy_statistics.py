@@ -23,7 +23,7 @@ from headtohead.generation import strategy_parsing, trace
 from headtohead.generation.generate import generate
 from headtohead.generation.likelihood import Likelihood
 from headtohead.generation.strategies import Strategy, build_strategy
-from headtohead.pretrained.loading import PretrainedModel
+from headtohead.pretrained.pretrained_model import PretrainedModel
 from headtohead.text_metrics.ngram_metrics import Ratio
 from headtohead.verdict import scores as verdict_scores
 from headtohead.verdict.compare import compare_scores as verdict_compare

@@ -11,7 +11,7 @@ from torch import nn
 from headtohead.config.tables import model
 from headtohead.model_factory import build_model
 from headtohead.nn.transformer import Transformer
-from headtohead.pretrained.loading import PretrainedModel
+from headtohead.pretrained.pretrained_model import PretrainedModel
 
 VOCAB = 97
 CONTEXT = 64

@@ -21,7 +21,7 @@ from headtohead.nn.custom_model import CustomModel
 from headtohead.nn.parts import block, norm, registry
 from headtohead.nn.parts.context import ForwardContext
 from headtohead.nn.transformer import Transformer
-from headtohead.pretrained.loading import PretrainedModel
+from headtohead.pretrained.pretrained_model import PretrainedModel
 
 from .conftest import VOCAB
 

@@ -15,7 +15,7 @@ from tokenizers import models, pre_tokenizers
 from headtohead.data.tokenization.tokenizers import CorpusTokenizer
 from headtohead.errors import ModelError
 from headtohead.generation import likelihood, prompt_encoding
-from headtohead.pretrained.loading import PretrainedModel
+from headtohead.pretrained.pretrained_model import PretrainedModel
 
 VOCAB = 11
 CONTEXT = 16

@@ -10,7 +10,7 @@ from torch import Tensor
 import headtohead as h2h
 from headtohead.generation import beam_search, strategies
 from headtohead.nn.transformer import Transformer
-from headtohead.pretrained.loading import PretrainedModel
+from headtohead.pretrained.pretrained_model import PretrainedModel
 
 from .test_generate import draw_prompts, generate_with_transformers, get_token_ids
 

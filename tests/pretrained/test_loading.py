@@ -22,7 +22,8 @@ from headtohead.errors import MissingExtraError, ModelError, RequestError, RunFo
 from headtohead.nn.protocol import Decoder
 from headtohead.pretrained import weights as weights_module
 from headtohead.pretrained.gguf import read_gguf_header, use_fast_reader
-from headtohead.pretrained.loading import PretrainedModel, load_pretrained
+from headtohead.pretrained.loading import load_pretrained
+from headtohead.pretrained.pretrained_model import PretrainedModel
 from headtohead.pretrained.weights import check_memory, locate_weights
 from headtohead.saved_models import inference
 from headtohead.saved_models.audit_target import audit_target
@@ -149,7 +150,7 @@ def test_encoders_read_texts_with_their_special_tokens(encoder: Path) -> None:
 
 
 def build_gpt2_cache(model: PretrainedModel) -> Any:
-    from headtohead.pretrained.loading import PretrainedCache
+    from headtohead.pretrained.pretrained_model import PretrainedCache
 
     assert model.create_cache() is None
     return PretrainedCache(build_gpt2().config)

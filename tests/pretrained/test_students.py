@@ -5,7 +5,7 @@ import torch
 
 from headtohead.errors import ModelError
 from headtohead.pretrained.layer_dropping import drop_layers, select_layer_indices
-from headtohead.pretrained.loading import PretrainedModel
+from headtohead.pretrained.pretrained_model import PretrainedModel
 from headtohead.pretrained.student_model import StudentModel
 
 transformers = pytest.importorskip("transformers")

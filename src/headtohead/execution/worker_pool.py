@@ -71,7 +71,7 @@ class Job:
         self.report_time = self.start_time
 
     def to_request(self, device: str) -> dict[str, Any]:
-        """Return the request for a worker process."""
+        """Return the request with which a pool sends the job to a worker process."""
         return {
             "trial": self.trial.model_dump(mode="json"),
             "folder": str(self.folder),

@@ -101,7 +101,7 @@ def compute_sweep_findings(runs: ExperimentRuns, compute_cell: Callable[[Experim
             axes=[SweepAxisFindings(name=axis.name, values=list(axis.values)) for axis in experiment.sweep.list_axes()],
             cells=results,
             summaries=[
-                _VariantSummarizer(experiment, name, finished_cells).build_summary() for name in experiment.variants
+                _SweepSummarizer(experiment, name, finished_cells).build_summary() for name in experiment.variants
             ],
         ),
     )
@@ -122,7 +122,7 @@ def _add_cell_findings(result: SweepCellResult, runs: ExperimentRuns, findings: 
 
 
 @dataclass(frozen=True)
-class _VariantSummarizer:
+class _SweepSummarizer:
     """Summarizes one variant over the cells that have a comparable verdict on it."""
 
     experiment: Experiment

@@ -20,7 +20,7 @@ from headtohead.generation.strategy_parsing import resolve_strategy
 from headtohead.nn.custom_model import CustomModel
 from headtohead.nn.protocol import Decoder
 from headtohead.nn.transformer import Transformer
-from headtohead.pretrained.loading import PretrainedModel
+from headtohead.pretrained.pretrained_model import PretrainedModel
 
 FinishReason = Literal["token", "string", "length"]
 DEFAULT_BATCH_SIZE = 32

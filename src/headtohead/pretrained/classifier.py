@@ -33,8 +33,8 @@ from headtohead.pretrained.loading import (
     is_causal_lm_config,
     load_from_pretrained,
     silence_transformers,
-    use_eager_attention,
 )
+from headtohead.pretrained.pretrained_model import use_eager_attention
 from headtohead.pretrained.weights import PretrainedWeights, check_memory, locate_weights
 
 DEFAULT_INITIALIZER_RANGE = 0.02

@@ -13,7 +13,7 @@ from torch import nn
 
 from headtohead.errors import ModelError
 from headtohead.nn.torch_rng import fork_seeded_rng
-from headtohead.pretrained.loading import PretrainedModel
+from headtohead.pretrained.pretrained_model import PretrainedModel
 
 LayerSelection = Literal["evenly", "first"]
 

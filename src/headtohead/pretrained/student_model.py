@@ -15,12 +15,8 @@ from headtohead.config.tables.model import PretrainedModelConfig
 from headtohead.errors import ModelError
 from headtohead.pretrained.gguf import use_fast_reader
 from headtohead.pretrained.layer_dropping import drop_layers, select_layer_indices, shorten_config
-from headtohead.pretrained.loading import (
-    PretrainedModel,
-    import_transformers_for,
-    load_pretrained,
-    silence_transformers,
-)
+from headtohead.pretrained.loading import import_transformers_for, load_pretrained, silence_transformers
+from headtohead.pretrained.pretrained_model import PretrainedModel
 from headtohead.pretrained.weights import locate_weights
 
 LOGITS_TOLERANCE = 1e-3

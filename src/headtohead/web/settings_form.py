@@ -59,7 +59,7 @@ class TrainingRequest:
     full: bool = False
 
     def build_cli_arguments(self, experiment_files_folder: Path) -> list[str]:
-        """Return the command-line arguments for `h2h run` and `h2h plan`."""
+        """Return the arguments for `h2h run` and `h2h plan` that a submitted form stands for."""
         arguments = [resolve_recipe(self.recipe, experiment_files_folder)]
         arguments += ["--data", self.data] if self.data else []
         arguments += ["--full"] if self.full else []

@@ -268,7 +268,7 @@ class PretrainedModelConfig(BaseConfig):
 
 
 def _get_model_tag(value: Any) -> str:
-    """Return which model config class a value describes: "own", "encoder" or "parts"."""
+    """Return which kind of table [model] a value describes: "own", "encoder" or "parts"."""
     for tag, key, config_class in (
         ("own", "module", CustomModelConfig),
         ("encoder", "pretrained", PretrainedModelConfig),

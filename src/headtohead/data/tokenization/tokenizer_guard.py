@@ -102,7 +102,7 @@ def _list_foreign_patterns(component: object) -> set[str]:
 
 
 def _iter_patterns(component: object) -> Iterator[object]:
-    """Yield the pattern and replacement of every component in a normalizer, pre-tokenizer or decoder."""
+    """Yield the patterns and replacements in an untrusted tokenizer.json, which may make it slow."""
     if isinstance(component, dict):
         if "pattern" in component:
             yield component["pattern"], component.get("content")

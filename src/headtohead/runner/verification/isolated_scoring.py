@@ -63,7 +63,7 @@ def compare_isolated_losses(run: Run) -> str:
     sampled_indices = {
         *random.SystemRandom().sample(range(examples.num_examples), min(NUM_SAMPLED_EXAMPLES, examples.num_examples))
     }
-    with run_isolated_model(run.folder) as child:
+    with run_scoring_process(run.folder) as child:
         for batch in unsegmented_examples.iter_batches(EVALUATION_BATCH_SIZE):
             example_indices = (
                 range(len(batch.input_ids)) if batch.example_indices is None else batch.example_indices.tolist()
@@ -112,8 +112,8 @@ def _request_log_probs(child: ChildProcess, token_id: int, *, starts_text: bool)
 
 
 @contextmanager
-def run_isolated_model(run_folder: Path) -> Iterator[ChildProcess]:
-    """Start the child process with a copy of a run's weights and code, and terminate it on exit.
+def run_scoring_process(run_folder: Path) -> Iterator[ChildProcess]:
+    """Start the isolated process to score with, on a copy of a run's weights and code; terminate it on exit.
 
     The code must be trusted, as for every use of the model. The copied settings do not identify the corpus.
     """

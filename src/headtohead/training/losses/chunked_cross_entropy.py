@@ -92,7 +92,7 @@ class _ChunkedLinearCrossEntropy(torch.autograd.Function):
         if not len(labels):
             ctx.save_for_backward(*(None if x is None else torch.zeros_like(x) for x in (hidden, weight, bias)))
             return hidden.new_zeros(())
-        gradients = _LinearGradients.allocate((hidden, weight, bias), ctx.needs_input_grad)
+        gradients = _ChunkedGradients.allocate((hidden, weight, bias), ctx.needs_input_grad)
         if torch.is_autocast_enabled(hidden.device.type):
             losses = _accumulate_in_low_precision(hidden, weight, bias, labels, gradients)
         else:
@@ -111,7 +111,7 @@ class _ChunkedLinearCrossEntropy(torch.autograd.Function):
 
 
 @dataclass(frozen=True)
-class _LinearGradients:
+class _ChunkedGradients:
     """The required gradients of the mean loss, accumulated over chunks."""
 
     hidden: Tensor | None
@@ -119,7 +119,7 @@ class _LinearGradients:
     bias: Tensor | None
 
     @classmethod
-    def allocate(cls, inputs: tuple[Tensor | None, ...], needs_grad: tuple[bool, ...]) -> _LinearGradients:
+    def allocate(cls, inputs: tuple[Tensor | None, ...], needs_grad: tuple[bool, ...]) -> _ChunkedGradients:
         """Allocate the required gradients without initializing them, because the first chunk overwrites them."""
         buffers = (
             torch.empty_like(x) if x is not None and needs_gradient else None
@@ -151,7 +151,7 @@ class _LinearGradients:
 
 
 def _accumulate_with_softmax(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, gradients: _LinearGradients
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, gradients: _ChunkedGradients
 ) -> Tensor:
     """Return the cross entropy of each prediction and accumulate gradients of a chunk. Safe for logits of any size."""
     losses = torch.empty_like(hidden[:, 0])
@@ -173,7 +173,7 @@ def _accumulate_with_softmax(
 
 
 def _accumulate_without_max_subtraction(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, gradients: _LinearGradients
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, gradients: _ChunkedGradients
 ) -> Tensor:
     """Return the cross entropy of each prediction and accumulate gradients of a chunk, for bounded logits.
 
@@ -210,7 +210,7 @@ def _accumulate_without_max_subtraction(
 
 
 def _accumulate_in_low_precision(
-    hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, gradients: _LinearGradients
+    hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, gradients: _ChunkedGradients
 ) -> Tensor:
     """Return the cross entropy of each prediction and accumulate gradients of a chunk under autocast.
 

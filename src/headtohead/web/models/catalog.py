@@ -203,3 +203,13 @@ def _is_language_model(location: Path) -> bool:
     except (OSError, ValueError, AttributeError):
         return True
     return any(str(name).endswith(("CausalLM", "LMHeadModel")) for name in architectures)
+
+
+def describe_model(entry: CatalogEntry) -> dict[str, Any]:
+    """Return what pages and the API show of a model in the catalog."""
+    return {
+        "key": entry.key,
+        "name": entry.name,
+        "can_generate": entry.can_generate,
+        "checkpoints": [name for name, _ in entry.checkpoints],
+    }

@@ -9,7 +9,7 @@ from fastapi.responses import HTMLResponse
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
-from headtohead.web.models.catalog import FINAL_CHECKPOINT, CatalogEntry, ModelCatalog
+from headtohead.web.models.catalog import FINAL_CHECKPOINT, ModelCatalog, describe_model
 from headtohead.web.pages.api import router as common
 from headtohead.web.request_guard import CONTENT_SECURITY_POLICY
 from headtohead.web.site import AppContextDep, render_page
@@ -66,16 +66,6 @@ def show_attention_page(request: Request, context: AppContextDep, model: str = "
 def list_models(context: AppContextDep) -> list[dict[str, Any]]:
     """Return all models."""
     return [describe_model(entry) for group in context.model_catalog.list_models_by_group().values() for entry in group]
-
-
-def describe_model(entry: CatalogEntry) -> dict[str, Any]:
-    """Return what the attention page and the API show of a model in the catalog."""
-    return {
-        "key": entry.key,
-        "name": entry.name,
-        "can_generate": entry.can_generate,
-        "checkpoints": [name for name, _ in entry.checkpoints],
-    }
 
 
 @api_router.post("/attention")
