@@ -29,7 +29,7 @@ COMMANDS_BY_MODULE = {
     "versus": ("versus", "mcp"),
     "results": ("report", "judge", "verify"),
     "recipes": ("recipes", "schema"),
-    "models": ("audit", "trust"),
+    "audit_and_trust": ("audit", "trust"),
     "inference": ("predict", "score"),
     "exchange": ("import", "export", "push"),
     "doctor": ("doctor",),
