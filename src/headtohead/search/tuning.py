@@ -281,7 +281,7 @@ def list_finished_tuning_runs(experiment_folder: Path) -> list[tuple[str, Any]]:
 
 
 def get_tuning_variances(findings: TuningFindings | None) -> dict[str, TuningVariance]:
-    """Return the error of choosing the settings of the baseline and each variant; empty with a single tuning seed."""
+    """Return, from the tuning findings, the error of choosing the settings of the baseline and each variant."""
     return {
         side.name: TuningVariance(side.choice_error**2, side.choice_freedom)
         for side in (findings.sides if findings else ())

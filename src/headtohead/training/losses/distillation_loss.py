@@ -73,7 +73,7 @@ class DistillationLossConfig:
 
 @torch.no_grad()
 def compute_teacher_targets(logits: Logits, top_k: int, temperature: float = 1.0) -> TeacherTargets:
-    """Reduce the logits of a teacher to the targets of the distillation loss.
+    """Reduce the logits of a teacher to the targets that the distillation loss compares a student with.
 
     Args:
         logits: Teacher logits, (predictions, vocab).
