@@ -117,10 +117,8 @@ class MultiHeadAttention(Attention):
         """Return the result of `attend`. Tokens that share one row (`context.packing`) are padded for it."""
         if context.packing is None or context.padded_context is None:
             return self.attend(q, k, v, context)
-        pad, pack = context.packing.pad, context.packing.pack
-        q, k, v = (pad(heads.transpose(1, 2)).transpose(1, 2) for heads in (q, k, v))
-        head_outputs, weights = self.attend(q, k, v, context.padded_context)
-        return pack(head_outputs.transpose(1, 2)).transpose(1, 2), weights
+        head_outputs, weights = self.attend(*context.packing.pad_heads(q, k, v), context.padded_context)
+        return context.packing.pack_heads(head_outputs), weights
 
     def project(self, x: HiddenStates, context: ForwardContext) -> HeadTensors:
         """Return the queries, keys and values of the tokens in this pass, before rotary embeddings are applied."""

@@ -23,15 +23,23 @@ class TokenPacking:
     length: int
 
     def pack(self, x: Tensor) -> Tensor:
-        """Return the tokens of (batch, length, ...) as (1, tokens, ...)."""
-        packed: Tensor = _SelectRows.apply(x.flatten(0, 1), self.indices)  # type: ignore[no-untyped-call]
-        return packed[None]
+        """Return the tokens of (batch, length, ...) as (1, tokens, ...), without gradients."""
+        return x.flatten(0, 1).index_select(0, self.indices)[None]
 
     def pad(self, x: Tensor) -> Tensor:
-        """Return (1, tokens, ...) as (batch, length, ...), with zeros at padding."""
-        num_rows = self.batch_size * self.length
-        padded: Tensor = _ScatterRows.apply(x[0], self.indices, num_rows)  # type: ignore[no-untyped-call]
-        return padded.view(self.batch_size, self.length, *x.shape[2:])
+        """Return (1, tokens, width) as (batch, length, width), with zeros at padding."""
+        (padded,) = self.pad_heads(x[:, None])
+        return padded[:, 0]
+
+    def pack_heads(self, x: Tensor) -> Tensor:
+        """Return the tokens of (batch, heads, length, head_dim) as (1, heads, tokens, head_dim)."""
+        packed: Tensor = _PackHeads.apply(x, self)  # type: ignore[no-untyped-call]
+        return packed
+
+    def pad_heads(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Return (1, heads, tokens, head_dim) as (batch, heads, length, head_dim), with zeros at padding."""
+        padded: tuple[Tensor, ...] = _PadHeads.apply(self, *tensors)  # type: ignore[no-untyped-call]
+        return padded
 
 
 def pack_tokens(attention_mask: Bool[Tensor, "batch length"]) -> TokenPacking | None:
@@ -45,31 +53,38 @@ def pack_tokens(attention_mask: Bool[Tensor, "batch length"]) -> TokenPacking | 
     return TokenPacking(indices, *attention_mask.shape)
 
 
-class _SelectRows(torch.autograd.Function):
-    """Rows at distinct indices. The backward pass of `index_select` would add rows one by one."""
+class _PackHeads(torch.autograd.Function):
+    """Select the tokens; the backward pass of `index_select` would add them one by one."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, indices: Tensor) -> Tensor:
-        ctx.indices, ctx.num_rows = indices, len(x)
-        return x.index_select(0, indices)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return _scatter_rows(gradients[0], ctx.indices, ctx.num_rows), None
-
-
-class _ScatterRows(torch.autograd.Function):
-    """Rows at distinct indices of a tensor of zeros."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, indices: Tensor, num_rows: int) -> Tensor:
-        ctx.indices = indices
-        return _scatter_rows(x, indices, num_rows)
+    def forward(ctx: Any, x: Tensor, packing: TokenPacking) -> Tensor:
+        ctx.packing = packing
+        return _pack_heads(x, packing)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return gradients[0].index_select(0, ctx.indices), None, None
+        return _pad_heads(gradients[0], ctx.packing), None
 
 
-def _scatter_rows(rows: Tensor, indices: Tensor, num_rows: int) -> Tensor:
-    return rows.new_zeros(num_rows, *rows.shape[1:]).index_copy_(0, indices, rows)
+class _PadHeads(torch.autograd.Function):
+    """Insert zeros at padding, in several tensors at once to save time between operations."""
+
+    @staticmethod
+    def forward(ctx: Any, packing: TokenPacking, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.packing = packing
+        return tuple(_pad_heads(x, packing) for x in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *(_pack_heads(gradient, ctx.packing) for gradient in gradients)
+
+
+def _pack_heads(x: Tensor, packing: TokenPacking) -> Tensor:
+    rows = x.transpose(1, 2).reshape(-1, x.shape[1], x.shape[3])
+    return rows.index_select(0, packing.indices).transpose(0, 1)[None]
+
+
+def _pad_heads(x: Tensor, packing: TokenPacking) -> Tensor:
+    rows = x.new_zeros(packing.batch_size * packing.length, x.shape[1], x.shape[3])
+    rows.index_copy_(0, packing.indices, x[0].transpose(0, 1))
+    return rows.view(packing.batch_size, packing.length, *rows.shape[1:]).transpose(1, 2)
