@@ -117,7 +117,8 @@ class MultiHeadAttention(Attention):
         """Return the result of `attend`. Tokens that share one row (`context.packing`) are padded for it."""
         if context.packing is None or context.padded_context is None:
             return self.attend(q, k, v, context)
-        head_outputs, weights = self.attend(*context.packing.pad_heads(q, k, v), context.padded_context)
+        q, k, v = context.packing.pad_heads(q, k, v)
+        head_outputs, weights = self.attend(q, k, v, context.padded_context)
         return context.packing.pack_heads(head_outputs), weights
 
     def project(self, x: HiddenStates, context: ForwardContext) -> HeadTensors:
