@@ -159,7 +159,7 @@ def _take_at_most(value: Any, limit: int) -> Any:
 
 
 def _shrink_probes(probe: Any) -> None:
-    """Reduce the probed input lengths to the first and the last one below a limit."""
+    """Reduce probes for a quick look: to the first and the last input length below a limit."""
     for key in ("contexts", "costs"):
         if isinstance(probe, dict) and isinstance(probe.get(key), list):
             lengths = [length for length in probe[key] if isinstance(length, int) and length <= QUICK_MAX_CONTEXT]
@@ -167,7 +167,7 @@ def _shrink_probes(probe: Any) -> None:
 
 
 def _shrink_teacher(teacher: RawConfig) -> None:
-    """Reduce the number of texts that a teacher generates, and the steps for which it is trained."""
+    """Reduce a teacher for a quick look: the number of texts that it generates, and its training steps."""
     if "documents" in teacher:
         max_documents = QUICK_SUMMARIES if "prompt" in teacher else QUICK_TEACHER_ROWS
         teacher["documents"] = _take_at_most(teacher["documents"], max_documents)
@@ -184,7 +184,7 @@ def _shrink_pretraining(table: Any) -> None:
 
 
 def _shrink_training(training: Any, uses_pretrained: bool = False) -> None:
-    """Reduce the number of training steps and evaluations, and save a checkpoint only at the end."""
+    """Reduce training for a quick look: fewer steps and evaluations, and a checkpoint only at the end."""
     if not isinstance(training, dict):
         return
     budget = _shrink_budget(training.get("budget", TrainingConfig().budget))
@@ -202,7 +202,7 @@ def _shrink_training(training: Any, uses_pretrained: bool = False) -> None:
 
 
 def _shrink_search(search: Any) -> None:
-    """Reduce the search to a few points and divide searched numbers of steps by ten."""
+    """Reduce a search for a quick look: to a few points, with a tenth of the searched numbers of steps."""
     if not isinstance(search, dict):
         return
     search["seeds"] = _take_at_most(search.get("seeds", 1), 1)

@@ -36,7 +36,7 @@ def start_first_worker(*, is_needed: bool) -> Iterator[list[ChildProcess]]:
 
 
 def end_processes(processes: list[ChildProcess]) -> None:
-    """Terminate processes that no pool has taken."""
+    """Terminate worker processes that no pool has taken."""
     while processes:
         process = processes.pop()
         process.terminate()

@@ -60,7 +60,7 @@ def import_transformers(purpose: str) -> Any:
 
 
 def import_transformers_for(weights: PretrainedWeights) -> Any:
-    """Import transformers to load these weights; raise MissingExtraError if a package that they need is missing."""
+    """Import transformers to load pretrained weights; raise MissingExtraError if a package they need is missing."""
     purpose = f"loading {weights.name}"
     transformers = import_transformers(purpose)
     if weights.gguf_file:

@@ -68,7 +68,7 @@ class TrainingRequest:
 
 
 def list_recipes(experiment_files_folder: Path) -> dict[str, JsonDict]:
-    """Return the topic, question, task and variants of each recipe and experiment file in the form, by name."""
+    """Return what the form shows of each recipe and experiment file by name: topic, question, task and variants."""
     recipes: dict[str, JsonDict] = {
         summary.name: asdict(summary) | {"seconds": summary.seconds} for summary in list_recipe_summaries()
     }

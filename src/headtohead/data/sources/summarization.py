@@ -58,7 +58,7 @@ class SummarizationCorpus:
 
 
 def read_documents(path: Path) -> list[Document]:
-    """Read documents and their summaries from a JSON Lines file. Raise `DataError` with every error and its line."""
+    """Read a corpus of documents and their summaries from a JSON Lines file. Raise `DataError` with all errors."""
     documents, issues = [], []
     for line_number, line in enumerate(read_text(path).split("\n"), start=1):
         if not line.strip():

@@ -92,8 +92,9 @@ def export_to_gguf(source: str | Path, folder: Path, *, model_type: str | None =
 
 
 def _convert_to_gguf_architecture(model: Transformer, model_type: str | None) -> Any:
-    """Return the model as the first architecture that llama.cpp has; raise NoMatchError with the reasons if none has
-    its parts.
+    """Return the model to write as GGUF, as the first architecture that llama.cpp has.
+
+    Raise NoMatchError with the reasons if none has its parts.
     """
     if model_type is not None and model_type not in GGUF_ARCHITECTURES:
         raise RequestError(
@@ -114,7 +115,7 @@ def _convert_to_gguf_architecture(model: Transformer, model_type: str | None) ->
 
 
 def _check_required_fields(config: Any) -> None:
-    """Raise NoMatchError if llama.cpp would compute something else than a transformers configuration says."""
+    """Raise NoMatchError if llama.cpp would compute something else from the GGUF file than the configuration says."""
     for name, allowed_values in GGUF_ARCHITECTURES[config.model_type].required.items():
         if getattr(config, name) not in allowed_values:
             raise NoMatchError(

@@ -86,7 +86,7 @@ def _trace(model: Transformer) -> Any:
 
 @contextmanager
 def _silence_exporter() -> Iterator[None]:
-    """Disable warnings and log messages of the exporter."""
+    """Disable warnings and log messages of the ONNX exporter."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -43,7 +43,7 @@ class TokenPacking:
 
 
 def pack_tokens(attention_mask: Bool[Tensor, "batch length"]) -> TokenPacking | None:
-    """Return a packing of the tokens where the mask is True.
+    """Return a packing of the tokens of a batch where the mask is True.
 
     Return None if there is too little padding, or a sequence without tokens, whose padding a pool may read.
     """

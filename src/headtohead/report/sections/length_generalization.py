@@ -47,7 +47,7 @@ def _make_context_score_cell(metric: str, result: LengthSummary) -> Cell:
 
 
 def build_context_cost_table(findings: Findings) -> Table:
-    """Return the layers' time and memory by context length."""
+    """Return the table of costs of length generalization: the layers' time and memory by context length."""
     caption = (
         "Forward and backward time of the layers per 1,000 tokens, and memory kept per token, in rows of this length. "
         "The output layer is excluded: its cost does not depend on the length."
