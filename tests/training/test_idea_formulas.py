@@ -119,6 +119,17 @@ def test_cautious_decay_applies_to_weights_that_the_update_leaves_alone() -> Non
     assert_equal(model.weight.detach(), start * (1 - LR * 0.1))
 
 
+def test_adopt() -> None:
+    w, last, _ = run_optimizer(kind="adopt", beta=0.9)
+    first, *gradients = draw_gradients()
+    m, v = torch.zeros_like(w), first**2
+    for t, g in enumerate(gradients, start=1):
+        m = 0.9 * m + 0.1 * torch.clamp(g / torch.maximum(v.sqrt(), torch.tensor(1e-6)), -(t**0.25), t**0.25)
+        w = w - LR * (m + 0.1 * w)
+        v = 0.9 * v + 0.1 * g**2
+    assert_equal(last, w)
+
+
 def test_schedule_free() -> None:
     """With a constant rate, the evaluated weight is the mean of all z."""
     w, last, evaluated = run_optimizer(kind="schedule-free", beta=0.8)

@@ -83,25 +83,14 @@ def test_idea_trains_from_an_experiment_file(idea: catalog.Idea, text_folder: Pa
 
 def test_the_catalogue_has_every_idea_once() -> None:
     names = [idea.name for idea in IDEAS]
-    assert len(names) == len(set(names)) == 65
+    assert len(names) == len(set(names)) > 80  # the documentation says "more than 80"
 
 
-def test_every_example_belongs_to_an_idea_or_is_reported() -> None:
-    """Examples outside the catalogue are those of ideas that are not in its first tier."""
+def test_every_example_belongs_to_an_idea() -> None:
+    """Two examples are built-in parts as well: they show how short a part may be."""
     used = {idea.example_file for idea in IDEAS}
     others = {file.stem for file in catalog.EXAMPLE_PARTS_FOLDER.glob("*.py") if file not in used}
-    assert others == {
-        "cross_layer_kv",
-        "factorized_embedding",
-        "layer_sharing",
-        "looped_layers",
-        "mixture_of_experts",
-        "output_softcap",
-        "score_softcap",
-        "talking_heads",
-        "unet_skips",
-        "value_embeddings",
-    }
+    assert others == {"output_softcap", "score_softcap"}
 
 
 @pytest.mark.parametrize("test", sorted({idea.test for idea in IDEAS}))
