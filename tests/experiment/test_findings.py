@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import headtohead as h2h
+from headtohead import report
 from headtohead.errors import RequestError
 from headtohead.experiment.run_folder import open_experiment_runs
 from headtohead.findings import compute
@@ -189,6 +190,44 @@ def test_verify_finds_an_edited_report(results, tmp_path):
 def test_results_display_themselves_in_a_notebook(results):
     assert "Does it help?" in results._repr_html_()
     assert len(repr(results)) < 400
+
+
+def test_curves_costs_and_example_scores_are_rows_of_data_frames(results):
+    trials = [(name, seed) for name in results.experiment.names for seed in range(3)]
+    curves = results.curves()
+    assert all(row.keys() == curves[0].keys() for row in curves)
+    assert {(row["variant"], row["seed"]) for row in curves} == set(trials)
+    assert {row["step"] for row in curves if row["split"] == "validation"} == {0, 20, 40}
+    lines = (results.folder / "alibi" / "seed-1" / "metrics.jsonl").read_text().splitlines()
+    losses = [row["loss"] for row in curves if (row["variant"], row["seed"]) == ("alibi", 1)]
+    assert losses == [json.loads(line)["loss"] for line in lines]
+
+    costs = results.costs()
+    assert [(row["variant"], row["seed"]) for row in costs] == trials
+    assert all(row["steps"] == 40 and row["seconds"] > 0 and row["peak_memory"] > 0 for row in costs)
+    parameters = {row["variant"]: row["parameters"] for row in costs}
+    assert parameters["two"] > parameters["alibi"]
+
+    scores = [row for row in results.example_scores("test") if (row["variant"], row["seed"]) == ("two", 2)]
+    assert [row["example"] for row in scores] == list(range(len(scores)))
+    (perplexity,) = (
+        row["perplexity"] for row in results.rows() if (row["variant"], row["seed"], row["split"]) == ("two", 2, "test")
+    )
+    mean = sum(row["loss"] for row in scores) / sum(row["count"] for row in scores)
+    assert math.exp(mean) == pytest.approx(perplexity)
+    with pytest.raises(RequestError, match="no split 'tset'; did you mean 'test'\\?"):
+        results.example_scores("tset")
+
+
+def test_the_table_of_the_curves_is_in_every_format(results, tmp_path):
+    folder = copy_results_folder(results, tmp_path)
+    paths = {path.name: path for path in report.write(folder, ["html", "md", "tex", "csv"])}
+    header = ["variant", "step", "batch loss", "train perplexity"]
+    assert f"| {' | '.join(header)}" in paths["report.md"].read_text()
+    assert " & ".join(header) in paths["report.tex"].read_text()
+    page = paths["report.html"].read_text()
+    assert "Scores during training" in page and ">batch loss<" in page
+    assert paths["curves.csv"].read_text().splitlines()[0] == "variant,seed,step,split,metric,value"
 
 
 def test_different_tokenizers_are_compared_per_byte_of_the_same_text(tmp_path, text_folder, in_process_pool):

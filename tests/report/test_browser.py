@@ -74,6 +74,20 @@ def test_collapsed_tables_are_printed(
     page.close()
 
 
+def test_maps_of_further_variants_are_collapsed_and_captions_fit_a_phone(
+    browser: Any, raw_findings: Callable[..., RawFindings], write_folder: Callable[[RawFindings], Path]
+) -> None:
+    (path,) = report.write(write_folder(raw_findings({"v": -0.08, "w": 0.1})))
+    page = browser.new_page(viewport={"width": 360, "height": 800})
+    page.goto(path.as_uri())
+    maps = page.locator("details.maps")
+    assert [maps.nth(index).get_attribute("open") is not None for index in range(maps.count())] == [True, True, False]
+    page.evaluate("document.querySelectorAll('details').forEach(element => element.open = true)")
+    captions = page.locator("caption").all()
+    assert max(box["width"] for caption in captions if (box := caption.bounding_box())) <= 360
+    page.close()
+
+
 def test_the_page_is_complete_without_javascript(browser: Any, report_path: Path) -> None:
     context = browser.new_context(java_script_enabled=False, viewport={"width": 1280, "height": 800})
     page = context.new_page()

@@ -69,6 +69,19 @@ def test_train_and_validation_loss_and_accuracy_stand_in_one_picture(found):
     assert result.to_svg("narrow").startswith("<svg")
 
 
+def test_the_panels_of_many_variants_share_rows_and_the_legend_is_as_dark_as_the_lines(found):
+    for name in ("curves", "loss_curves"):
+        found[name] |= dict.fromkeys(("adamw-own", "sgd-own"), found[name]["baseline"])
+    chart = learning_curves.build_classifier_fit_chart(make_findings(found))
+    assert chart is not None
+    specification = chart.to_vega_lite()
+    assert len(specification["concat"]) == 8
+    assert specification["config"]["concat"]["columns"] == 4  # two variants in a row
+    assert [float(number) for number in re.findall(r'height="(\d+)"', chart.to_svg())[:1]] < [500]
+    legend = specification["concat"][0]["layer"][0]["encoding"]["color"]["legend"]
+    assert legend["symbolOpacity"] == 1
+
+
 def test_there_is_no_picture_without_validation_or_for_a_language_model(found):
     del found["loss_curves"]["baseline"]["validation"]  # the two share theirs
     assert learning_curves.build_classifier_fit_chart(make_findings(found)) is None

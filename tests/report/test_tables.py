@@ -201,6 +201,27 @@ def test_probe_sentences_show_perplexity_or_the_predicted_classes(raw_findings: 
     assert output == "Obama (2 of 3 seeds, confidence 80.0 %); Bush (1 of 3 seeds, confidence 60.0 %)"
 
 
+def test_samples_of_all_variants_with_the_same_number_are_adjacent(raw_findings: Callable[..., RawFindings]) -> None:
+    content = raw_findings({"v": 0.1})
+    content["samples"] = {
+        name: [
+            {"prompt": prompt, "text": f"{number}", "seed": seed}
+            for seed in (0, 1)
+            for prompt in ("b", "a")
+            for number in range(2)
+        ]
+        for name in ("baseline", "v")
+    }
+    rows = [[cell.text for cell in row] for row in probes.build_samples_table(make_findings(content)).rows]
+    assert rows[:5] == [
+        ["b", "baseline", "0", "0"],
+        ["b", "v", "0", "0"],
+        ["b", "baseline", "0", "1"],
+        ["b", "v", "0", "1"],
+        ["a", "baseline", "0", "0"],
+    ]
+
+
 def test_a_confusion_table_has_counts_and_shares_of_the_true_class() -> None:
     result = {"confusion": {"labels": ["a", "b"], "matrices": {"v": [[3, 1], [0, 0]]}}}
     (table,) = scores.build_confusion_tables(make_findings(result))

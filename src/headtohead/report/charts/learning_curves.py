@@ -37,6 +37,8 @@ FIT_SPLITS = ("train", "validation")
 FIT_SPLIT_STYLES = {"train": (style.MUTED_TEXT_COLOR, [4, 3]), "validation": (style.VERDICT_COLORS["helped"], [1, 0])}
 """color and dash of the curves in the fit chart"""
 MAX_FIT_VARIANTS = 12
+MAX_WIDE_FIT_VARIANTS = 2
+"""the fit chart of more variants has smaller panels, of which two variants share a row"""
 
 
 @dataclass(frozen=True)
@@ -298,7 +300,8 @@ def build_classifier_fit_chart(findings: Findings) -> Chart | None:
     alt_text = "Training and validation loss and accuracy during training. " + " ".join(
         _describe_variant_fit(findings, name) for name in variants
     )
-    sizes: dict[Layout, PanelGrid] = {"wide": PanelGrid(372, 170, 2, 2), "narrow": PanelGrid(286, 150, 1, 2)}
+    wide_grid = PanelGrid(372, 170, 2, 2) if len(variants) <= MAX_WIDE_FIT_VARIANTS else PanelGrid(150, 130, 4, 2)
+    sizes: dict[Layout, PanelGrid] = {"wide": wide_grid, "narrow": PanelGrid(286, 150, 1, 2)}
     return Chart("fit", "Training and validation loss and accuracy", alt_text, build, sizes)
 
 
@@ -351,7 +354,7 @@ def _draw_fit_panel(
     scale = alt.Scale(zero=False, padding=6)
     step_axis = build_step_axis(point.step for point in curves["train"])
     x = alt.X("step:Q", scale=alt.Scale(nice=False, padding=7), axis=step_axis)
-    legend = alt.Legend(symbolType="stroke", symbolSize=250)
+    legend = alt.Legend(symbolType="stroke", symbolSize=250, symbolOpacity=1, symbolStrokeWidth=2)
     splits = list(FIT_SPLIT_STYLES)
     colors = alt.Scale(domain=splits, range=[FIT_SPLIT_STYLES[split][0] for split in splits])
     dashes = alt.Scale(domain=splits, range=[FIT_SPLIT_STYLES[split][1] for split in splits])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from headtohead.experiment import findings_view
@@ -39,14 +40,19 @@ def build_samples_section(context: ReportContext) -> Section | None:
 
 
 def build_samples_table(findings: Findings) -> Table:
-    """Return the samples for probe prompts, one per row: variants with the same prompt and seed are adjacent."""
-    rows = [
-        (sample.prompt, name, str(sample.seed), sample.text)
-        for name in findings_view.list_variant_names(findings)
-        for sample in findings.samples.get(name, [])
-    ]
-    prompts = list(dict.fromkeys(row[0] for row in rows))
-    rows.sort(key=lambda row: (int(row[2]), prompts.index(row[0])))
+    """Return the samples for probe prompts, one per row, so that variants with the same prompt, seed and number of the
+    sample are adjacent.
+    """
+    prompts = list(dict.fromkeys(sample.prompt for samples in findings.samples.values() for sample in samples))
+    sorted_rows: list[tuple[tuple[int, int, int], tuple[str, ...]]] = []
+    for name in findings_view.list_variant_names(findings):
+        counts: Counter[tuple[int, int]] = Counter()
+        for sample in findings.samples.get(name, []):
+            group = (sample.seed, prompts.index(sample.prompt))
+            sorted_rows.append(((*group, counts[group]), (sample.prompt, name, str(sample.seed), sample.text)))
+            counts[group] += 1
+    sorted_rows.sort(key=lambda keyed_row: keyed_row[0])
+    rows = [row for _, row in sorted_rows]
     columns = make_text_columns("prompt", "variant", "seed", "continuation")
     return make_table("samples", "Samples", "", columns, rows)
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from headtohead.audit.result import CheckResult
 from headtohead.config import experiment as config_experiment
-from headtohead.errors import RequestError, suggest
+from headtohead.errors import RequestError, format_suggestion, suggest
 from headtohead.experiment import run_folder
-from headtohead.experiment.run_folder import ExperimentRuns
+from headtohead.experiment.run_folder import ExperimentRuns, Run
 from headtohead.experiment.schemas import Findings, ResultWarning
 from headtohead.findings import compute
 from headtohead.report import notebook
@@ -59,13 +60,59 @@ class Results:
         ]
 
     def curves(self) -> list[dict[str, Any]]:
-        """Return one flat dict per evaluation of each finished trial: loss, metric, seconds and learning rate."""
-        return [
-            {"variant": variant, "seed": seed, **line.model_dump(exclude_none=True)}
-            for variant in self.experiment.names
-            for seed, run in self.runs.finished(variant).items()
+        """Return one flat dict per evaluation of each finished trial: loss, metric, seconds and learning rate.
+
+        All dicts have the same keys; values that an evaluation does not have are None.
+        """
+        rows = [
+            {"variant": variant, "seed": seed, **line.model_dump()}
+            for variant, seed, run in self._iterate_finished_runs()
             for line in run.metrics
         ]
+        used_keys = {key for row in rows for key, value in row.items() if value is not None}
+        return [{key: value for key, value in row.items() if key in used_keys} for row in rows]
+
+    def costs(self) -> list[dict[str, Any]]:
+        """Return one flat dict per finished trial: parameters, FLOPs per token, seconds and peak memory in bytes."""
+        return [
+            {
+                "variant": variant,
+                "seed": seed,
+                "parameters": run.start.parameters,
+                "flops_per_token": run.start.flops_per_token,
+                **run.result.training.model_dump(include={"steps", "seconds", "seconds_per_step", "peak_memory"}),
+            }
+            for variant, seed, run in self._iterate_finished_runs()
+        ]
+
+    def example_scores(self, split: str) -> list[dict[str, Any]]:
+        """Return one flat dict per finished trial and example of a split: the sum of the losses of its predictions, and
+        the numbers of all predictions and of correct ones.
+        """
+        rows = []
+        for variant, seed, run in self._iterate_finished_runs():
+            splits = [name.removesuffix(".losses") for name in run.scores if name.endswith(".losses")]
+            if split not in splits:
+                raise RequestError(
+                    f"no split {split!r}{format_suggestion(split, splits)} (available: {', '.join(splits)})"
+                )
+            names = {"losses": "loss", "counts": "count", "correct": "correct"}
+            columns = {
+                name: run.scores[f"{split}.{column}"].tolist()
+                for column, name in names.items()
+                if f"{split}.{column}" in run.scores
+            }
+            for index, values in enumerate(zip(*columns.values(), strict=True)):
+                rows.append(
+                    {"variant": variant, "seed": seed, "example": index, **dict(zip(columns, values, strict=True))}
+                )
+        return rows
+
+    def _iterate_finished_runs(self) -> Iterator[tuple[str, int, Run]]:
+        """Yield variant, seed and run of every finished trial, in the order of the experiment file."""
+        for variant in self.experiment.names:
+            for seed, run in self.runs.finished(variant).items():
+                yield variant, seed, run
 
     def model(self, variant: str = config_experiment.BASELINE, seed: int = 0, *, initial: bool = False) -> SavedModel:
         """Load a trained model with its tokenizer.
