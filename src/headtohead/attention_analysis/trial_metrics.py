@@ -38,7 +38,7 @@ MIN_ROWS = 8
 """smallest number of sequences on which heads are measured"""
 MAX_ROWS = 48
 MAX_BATCH_SIZE = 16
-MAX_BATCH_WEIGHTS = 2**26
+MAX_BATCH_WEIGHTS = 2**24
 """largest number of attention weights in the maps of a batch"""
 TARGET_ABLATION_COST = 2e10
 """intended cost of ablating every head: parameters x tokens x forward passes"""
