@@ -141,7 +141,7 @@ def measure_durations() -> None:
     with mock.patch("time.perf_counter", time.process_time):  # excludes the time of other processes
         for name in recipe_catalog.list_recipes():
             experiment = loading.load_experiment(name)
-            if experiment.data.source == "summaries":  # no default corpus
+            if Path(experiment.data.source).name == "summaries":  # no default corpus
                 continue
             plan = plan_experiment(experiment)
             seconds = experiment.max_seeds * sum(variant.seconds for variant in plan.plan)

@@ -48,6 +48,7 @@ def _check_tooltips(page: Any, layout: str) -> None:
     """Check that hovering over a mark or a cell of an attention map shows the values."""
     page.locator(f".chart .{layout} path[aria-roledescription='point']").first.hover(force=True)
     assert "alibi: helped" in page.locator(".tip").inner_text()
+    page.evaluate("document.querySelectorAll('details.maps').forEach(element => element.open = true)")
     cell = page.locator(".map image").first
     cell.hover(position={"x": 5, "y": 25})
     page.wait_for_timeout(200)  # the picture is decoded at the first touch
@@ -74,14 +75,15 @@ def test_collapsed_tables_are_printed(
     page.close()
 
 
-def test_maps_of_further_variants_are_collapsed_and_captions_fit_a_phone(
+def test_maps_of_further_variants_or_on_a_phone_are_collapsed_and_captions_fit_a_phone(
     browser: Any, raw_findings: Callable[..., RawFindings], write_folder: Callable[[RawFindings], Path]
 ) -> None:
     (path,) = report.write(write_folder(raw_findings({"v": -0.08, "w": 0.1})))
-    page = browser.new_page(viewport={"width": 360, "height": 800})
-    page.goto(path.as_uri())
-    maps = page.locator("details.maps")
-    assert [maps.nth(index).get_attribute("open") is not None for index in range(maps.count())] == [True, True, False]
+    for width, expected in ((1280, [True, True, False]), (360, [False] * 3)):
+        page = browser.new_page(viewport={"width": width, "height": 800})
+        page.goto(path.as_uri())
+        maps = page.locator("details.maps")
+        assert [maps.nth(index).get_attribute("open") is not None for index in range(maps.count())] == expected
     page.evaluate("document.querySelectorAll('details').forEach(element => element.open = true)")
     captions = page.locator("caption").all()
     assert max(box["width"] for caption in captions if (box := caption.bounding_box())) <= 360

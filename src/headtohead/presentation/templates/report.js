@@ -1,4 +1,4 @@
-// Pointing at a mark shows its figures; nothing else needs this script.
+// Pointing at a mark shows its figures, and attention maps, the largest part of the page, are folded on a phone.
 "use strict";
 (() => {
   const pixels = new WeakMap();
@@ -58,6 +58,10 @@
     report.addEventListener("pointermove", show);
     report.addEventListener("pointerdown", show);
     report.addEventListener("pointerleave", () => { tip.hidden = true; });
+  }
+
+  if (window.matchMedia("(max-width: 640px)").matches) {
+    for (const maps of document.querySelectorAll(".h2h details.maps")) maps.open = false;
   }
 
   // Paper cannot be clicked: all but the settings is unfolded for it.
