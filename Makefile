@@ -19,7 +19,7 @@ export OPENBLAS_NUM_THREADS = 1
 export TOKENIZERS_PARALLELISM = false
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types pytest slow docs coverage format calibration bench faults fuzz mutation hostile supply-chain clean
+.PHONY: help demo test lint types pytest slow exchange docs coverage format calibration bench faults fuzz mutation hostile supply-chain clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +42,10 @@ pytest: $(VENV)/.everything ## run the tests on JOBS processes; pass options in 
 
 slow: $(VENV)/.everything ## run the tests marked slow
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n $(JOBS) --timeout 3600 -m slow $(ARGS)
+
+exchange: $(VENV)/.everything ## install the libraries that models are exported to, and test the exchange with them
+	$(PIP) -e '.[lm-eval,onnx,transformer-lens]'
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n $(JOBS) --timeout 600 tests/exchange $(ARGS)
 
 docs: $(VENV)/.everything ## build the documentation site into build/site; warnings are errors
 	$(BIN)/python -m sphinx -b html -W --keep-going -q docs build/site
