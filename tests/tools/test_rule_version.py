@@ -17,7 +17,7 @@ RULE_CONSTANTS = (
     (interim, "GROWTH_FACTOR", 1.5),
     (additional_data, "REQUIRED_PREDICTION", 0.8),
     (lost_runs, "MAX_LOST_SHARE", 0.4),
-    (compare, "MAX_RANK_TEST_P_VALUE", 0.05),
+    (lost_runs, "MAX_RANK_TEST_P_VALUE", 0.05),
     (lost_runs, "MAX_EXACT_RUNS", 0),
 )
 
