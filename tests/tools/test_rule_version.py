@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from tools.calibration import rule_version
 
-from headtohead.verdict import additional_data, compare, interim, lost_runs, phrasing, variance_components
+from headtohead.verdict import additional_data, interim, lost_runs, phrasing, variance_components
 from headtohead.verdict.decision_rule import VERDICT_OUTCOMES
 
 RULE_CONSTANTS = (
