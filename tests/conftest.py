@@ -1,5 +1,6 @@
 """Shared fixtures: run-time shape checks, one thread, no network, and the real data if it is available."""
 
+import contextlib
 import json
 import os
 import random
@@ -116,16 +117,25 @@ def in_process_pool() -> Any:
     return WorkerPool(1, InProcessWorker, can_generate_texts=True)
 
 
-@pytest.fixture
-def in_process_workers(in_process_pool: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run trials in this process, for tests that do not depend on processes."""
+@contextlib.contextmanager
+def run_trials_with(pool: Any) -> Iterator[None]:
+    """Use this pool for experiments that name no backend, also where they are started by a command."""
     from headtohead.runner import run_experiment
 
     def build_pool(backend: Any, *arguments: Any) -> Any:
-        return build_backend_pool(in_process_pool if backend is None else backend, *arguments)
+        return build_backend_pool(pool if backend is None else backend, *arguments)
 
     build_backend_pool = run_experiment.build_backend_pool
-    monkeypatch.setattr(run_experiment, "build_backend_pool", build_pool)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_experiment, "build_backend_pool", build_pool)
+        yield
+
+
+@pytest.fixture
+def in_process_workers(in_process_pool: Any) -> Iterator[None]:
+    """Run trials in this process, for tests that do not depend on processes."""
+    with run_trials_with(in_process_pool):
+        yield
 
 
 @pytest.fixture(scope="session")

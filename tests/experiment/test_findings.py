@@ -6,6 +6,7 @@ import statistics
 from pathlib import Path
 
 import pytest
+from tests.conftest import run_trials_with, write_rows, write_text
 
 import headtohead as h2h
 from headtohead import report
@@ -17,10 +18,8 @@ from headtohead.runner.verification import json_differences, verify
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory):
+def results(tmp_path_factory, in_process_pool):
     """A small experiment shared by several tests, which copy what they modify."""
-    from tests.conftest import write_rows, write_text
-
     tmp_path = tmp_path_factory.mktemp("finished")
     write_text(tmp_path / "text")
     write_rows(tmp_path / "rows")
@@ -40,7 +39,8 @@ def results(tmp_path_factory):
         "published": [{"source": "X", "split": "test", "metric": "perplexity", "value": 12.5}],
     }
     folder = tmp_path / "runs"
-    return h2h.run(h2h.experiment_from_dict(raw, "small"), folder, workers=2)
+    with run_trials_with(in_process_pool):
+        return h2h.run(h2h.experiment_from_dict(raw, "small"), folder, workers=2)
 
 
 def copy_results_folder(results, tmp_path: Path) -> Path:
@@ -97,6 +97,7 @@ def test_unpaired_variants_are_not_comparable(results, tmp_path):
     assert "different batches" in alibi.reason
 
 
+@pytest.mark.usefixtures("in_process_workers")
 def test_variants_that_change_initial_weights_on_purpose_are_comparable(small, tmp_path):
     variants = {
         "small": {"model": {"embedding": {"kind": "table", "std": 0.02}, "position": {"kind": "learned", "std": 0.02}}},

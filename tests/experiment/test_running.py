@@ -42,7 +42,9 @@ def list_worker_pids() -> list[int]:
     return [int(pid) for pid in children.stdout.split()]
 
 
-def test_a_killed_worker_costs_one_trial_and_resume_completes_it_with_the_same_numbers(small, tmp_path):
+def test_a_killed_worker_costs_one_trial_and_resume_completes_it_with_the_same_numbers(
+    small, tmp_path, in_process_pool
+):
     experiment = small(training={"budget": "120 steps"})
     killed_pids: list[int] = []
 
@@ -61,13 +63,14 @@ def test_a_killed_worker_costs_one_trial_and_resume_completes_it_with_the_same_n
     resumed = run_experiment.run_experiment(experiment, tmp_path / "killed", num_workers=2, resume=True)
     assert not resumed.failed_jobs
     assert all(path.stat().st_mtime_ns == when for path, when in finished_files.items())
-    complete = run_experiment.run_experiment(experiment, tmp_path / "whole", num_workers=2)
+    complete = run_experiment.run_experiment(experiment, tmp_path / "whole", backend=in_process_pool)
     assert read_scores(tmp_path / "killed") == read_scores(tmp_path / "whole")
     assert resumed.findings is not None
     assert complete.findings is not None
     assert resumed.findings.to_json()["verdicts"] == complete.findings.to_json()["verdicts"]
 
 
+@pytest.mark.usefixtures("in_process_workers")
 def test_a_trial_that_fails_does_not_take_the_others_along(small, tmp_path):
     experiment = small(seeds=1, variants={"wild": {"training": {"optimizer": {"kind": "sgd", "lr": 1e30}}}})
     outcome = run_experiment.run_experiment(experiment, tmp_path / "runs", num_workers=1)
@@ -114,6 +117,7 @@ def test_the_same_folder_is_not_used_by_two_at_once(small, tmp_path):
     assert not list_worker_pids(), "those that were started early have nothing to do"
 
 
+@pytest.mark.usefixtures("in_process_workers")
 def test_sizes_are_counted_once_and_told_to_the_workers(small, tmp_path):
     experiment = small(seeds=1, training={"budget": "4 steps"})
     run_experiment.run_experiment(experiment, tmp_path / "runs", num_workers=2)
@@ -124,12 +128,14 @@ def test_sizes_are_counted_once_and_told_to_the_workers(small, tmp_path):
         assert {key: start[key] for key in asdict(counted)} == asdict(counted)
 
 
+@pytest.mark.usefixtures("in_process_workers")
 def test_more_seeds_can_be_added(small, tmp_path):
     run_experiment.run_experiment(small(seeds=1), tmp_path / "runs", num_workers=2)
     outcome = run_experiment.run_experiment(small(seeds=2), tmp_path / "runs", num_workers=2, resume=True)
     assert [job.state for job in outcome.jobs] == ["kept", "kept", "finished", "finished"]
 
 
+@pytest.mark.usefixtures("in_process_workers")
 def test_auto_seeds_stop_when_it_is_settled(small, tmp_path):
     # No run of a network that cannot learn succeeds. Three runs of each side cannot prove it (p = 0.1), five can.
     experiment = small(
@@ -145,6 +151,7 @@ def test_auto_seeds_stop_when_it_is_settled(small, tmp_path):
     assert outcome.findings.interim_analyses == [3, 5]
 
 
+@pytest.mark.usefixtures("in_process_workers")
 def test_an_experiment_records_settings_and_runs_once(small, tmp_path):
     folder = tmp_path / "runs"
     run_experiment.run_experiment(small(), folder, num_workers=1)

@@ -16,6 +16,8 @@ from headtohead.report.sweep_sentences import describe_sweep
 from headtohead.runner.run_experiment import run_experiment
 from headtohead.runner.verification.verify import verify_experiment
 
+pytestmark = pytest.mark.usefixtures("in_process_workers")
+
 BUDGETS = {"training": {"budget": ["10 steps", "20 steps"]}}
 
 
