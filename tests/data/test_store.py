@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -149,7 +150,7 @@ def test_a_classifier_finds_its_labels(write: Callable[..., Path], vocabulary: s
 
 
 def test_more_than_65536_entries_take_four_bytes(write: Callable[..., Path], tmp_path: Path) -> None:
-    backend = Backend(models.WordLevel({f"w{i}": i for i in range(70_000)}, unk_token="w0"))
+    backend = Backend(models.WordLevel({f"w{i}": i for i in range(100_000)}, unk_token="w0"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     backend.save(str(tmp_path / "tokenizer.json"))
     path = write("text/train.txt", "\n".join(f"w{i} w{69_999 - i}" for i in range(200)))
@@ -221,7 +222,7 @@ CHILD = """
 import os, signal, sys
 from headtohead.config.tables.data import DataConfig
 from headtohead.data import token_cache, token_shards
-token_shards.SHARD_BYTES = 1000
+token_shards.SHARD_BYTES = int(sys.argv[4])
 num_left, append_jsonl = int(sys.argv[2]), token_shards.append_jsonl
 def append_or_die(path, line):
     global num_left
@@ -235,13 +236,19 @@ token_cache.load_tokenized_corpus(DataConfig(source=sys.argv[1], rows=sys.argv[3
 """
 
 
+def build_until_killed(path: Path, row_format: str, *, num_shards: int, shard_bytes: int) -> None:
+    """Tokenize a text in a process that is killed while it records another shard."""
+    arguments = [str(path), str(num_shards), row_format, str(shard_bytes)]
+    result = subprocess.run([sys.executable, "-c", CHILD, *arguments], check=False)
+    assert result.returncode == -signal.SIGKILL
+
+
 @pytest.mark.parametrize("row_format", ["stream", "sentences"])
 def test_a_kill_loses_only_the_shards_on_their_way(
     write: Callable[..., Path], cache: Path, monkeypatch: pytest.MonkeyPatch, row_format: str
 ) -> None:
     path = write("train.txt", build_lines(400))
-    result = subprocess.run([sys.executable, "-c", CHILD, str(path), "7", row_format], check=False)
-    assert result.returncode == -signal.SIGKILL
+    build_until_killed(path, row_format, num_shards=7, shard_bytes=1000)
     (folder,) = cache.iterdir()
     assert not (folder / "manifest.json").exists()
     before = [json.loads(line) for line in (folder / "split0.jsonl").read_text().splitlines()[:-1]]
@@ -264,17 +271,34 @@ def test_a_kill_loses_only_the_shards_on_their_way(
     assert_equal_corpora(tokenized_corpus, token_cache.tokenize_in_memory(data, has_labels=False))
 
 
+@pytest.fixture(scope="module")
+def killed_builds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a text and, for each row format, the cache of a build that was killed after 80 kB."""
+    folder = tmp_path_factory.mktemp("killed")
+    (folder / "train.txt").write_text(build_lines(4000))
+    for row_format in ("stream", "sentences"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("XDG_CACHE_HOME", str(folder / row_format))
+            build_until_killed(folder / "train.txt", row_format, num_shards=20, shard_bytes=4000)
+    return folder
+
+
 @pytest.mark.parametrize("row_format", ["stream", "sentences"])
 @pytest.mark.parametrize("damage", ["cut", "flip"])
 @pytest.mark.parametrize("suffix", ["tokens", "offsets"])
 def test_what_a_kill_and_the_disk_lost_of_the_shards_is_encoded_again(
-    write: Callable[..., Path], cache: Path, monkeypatch: pytest.MonkeyPatch, row_format: str, damage: str, suffix: str
+    killed_builds: Path,
+    tmp_path: Path,
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    row_format: str,
+    damage: str,
+    suffix: str,
 ) -> None:
     """Sizes and checksums of the shards are verified before the build continues."""
-    monkeypatch.setattr(token_shards, "SHARD_BYTES", 1000)
-    path = write("train.txt", build_lines(4000))
-    result = subprocess.run([sys.executable, "-c", CHILD, str(path), "80", row_format], check=False)
-    assert result.returncode == -signal.SIGKILL
+    monkeypatch.setattr(token_shards, "SHARD_BYTES", 4000)
+    shutil.copytree(killed_builds / row_format, tmp_path / "cache")
+    path = killed_builds / "train.txt"
     (folder,) = cache.iterdir()
     file = folder / f"split0.{suffix}"
     if (row_format, suffix) == ("stream", "offsets"):
@@ -298,7 +322,7 @@ def test_a_tokenizer_that_a_kill_left_damaged_is_trained_again(
 ) -> None:
     monkeypatch.setattr(token_shards, "SHARD_BYTES", 1000)
     path = write("train.txt", build_lines(400))
-    subprocess.run([sys.executable, "-c", CHILD, str(path), "7", "stream"], check=False)
+    build_until_killed(path, "stream", num_shards=7, shard_bytes=1000)
     (folder,) = cache.iterdir()
     file = folder / "tokenizer.json"
     file.write_bytes(file.read_bytes().replace(b'"peace"', b'"peaxe"'))
@@ -324,7 +348,7 @@ def test_an_edit_with_the_old_time_of_a_large_source_is_detected(write: Callable
 
 
 def test_every_flipped_bit_of_a_large_file_in_the_cache_is_detected(write: Callable[..., Path], cache: Path) -> None:
-    path = write("train.txt", "\n".join(f"{number} peace law" for number in range(200_000)))
+    path = write("train.txt", "\n".join(f"{number} peace law" for number in range(100_000)))
     data = DataConfig.model_validate({"source": str(path), "tokenizer": "bytes"})
     load_tokenized_corpus(data, has_labels=False)
     (folder,) = cache.iterdir()
@@ -353,7 +377,7 @@ def test_the_deep_check_reads_what_an_unchanged_identity_hides(
     """A disk may return different bytes without a write. Opening a folder does not detect this; `h2h doctor --deep`
     does.
     """
-    path = write("train.txt", "\n".join(f"{number} peace law" for number in range(200_000)))
+    path = write("train.txt", "\n".join(f"{number} peace law" for number in range(100_000)))
     data = DataConfig.model_validate({"source": str(path), "tokenizer": "bytes"})
     monkeypatch.setattr(token_cache, "TIMESTAMP_RESOLUTION_NANOSECONDS", 0)
     load_tokenized_corpus(data, has_labels=False)
