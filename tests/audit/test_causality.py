@@ -109,7 +109,7 @@ def test_one_token_of_the_future_at_one_layer_is_detected(
     assert audits["causality"].passed is False
     assert audits["causality"].is_blocking
     assert "logits up to 1 positions before the change differ" in audits["causality"].observation
-    assert f"layer {layer}: a weight of" in audits["attention-weights"].observation
+    assert f"layer {layer + 1}: a weight of" in audits["attention-weights"].observation  # counted from 1 everywhere
     assert "on later positions" in audits["attention-weights"].observation
 
 

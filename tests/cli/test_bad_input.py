@@ -1,5 +1,6 @@
 """Every kind of invalid input has a specific error message and exit code 2, and leaves no partial output."""
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -82,6 +83,7 @@ def refused(answer: tuple[int, str, str], *words: str) -> None:
         ('model.width="64"', ("model.width", "must be a whole number", "'64'")),
         ("model.heads=3", ("width (16) must be divisible by heads (3)",)),
         ("model.position=alibbi", ("unknown position 'alibbi'", "did you mean 'alibi'?", "allowed:")),
+        ("training.optimizer={ kind = 'sgd', rate = 1 }", ("sgd has no option 'rate'", "did you mean 'lr'?")),
         ("training.optimizer=adamm", ("unknown optimizer 'adamm'", "did you mean 'adam'?")),
         ("data.tokenizer=wurds", ("wurds", "did you mean 'words'?")),
         ("data.monitor=['nobody']", ("no held-out text named 'nobody'",)),
@@ -96,6 +98,19 @@ def test_a_wrong_setting(h2h, write_experiment, setting, words):
 def test_a_recipe_or_file_that_does_not_exist(h2h):
     refused(h2h("run", "speeches-decodr"), "did you mean 'speeches-decoder'?")
     refused(h2h("run", "none.toml"), "no such file")
+
+
+def test_a_report_format_that_cannot_be_written_is_refused_before_the_training(h2h, write_experiment, monkeypatch):
+    refused(h2h("run", write_experiment(), "--format", "docx"), "'docx' given", "allowed: html, md, pdf")
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "typst" else find_spec(name))
+    refused(h2h("run", write_experiment(), "--format", "pdf"), "needs typst", "pip install 'headtohead[pdf]'")
+
+
+def test_text_without_quotes(h2h, write_experiment):
+    file = write_experiment()
+    file.write_text("question = Why\n", encoding="utf-8")
+    refused(h2h("run", file), "Invalid value", "line 1", "text needs quotes")
 
 
 def test_an_empty_file(h2h, write_experiment):

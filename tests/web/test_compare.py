@@ -66,6 +66,8 @@ def test_a_quick_look_is_not_comparable_with_a_full_run(client: TestClient, pair
     assert "the experiments differ in a quick look" in text
     assert "Quick look: not judged." in text
     assert "quick look" in strip_tags(client.get("/").text)
+    page = strip_tags(client.get("/experiments/real-b").text)
+    assert "Quick look: not judged." in page and "Differences" in page and "Verdicts" not in page
     assert "Quick look: not judged." in strip_tags(client.get("/experiments/real-b").text)
 
 

@@ -113,6 +113,7 @@ def run(
         first_workers = stack.enter_context(start_first_worker(is_needed=is_first_worker_needed))
         from headtohead.execution import progress_display, torchrun
         from headtohead.execution.trackers.group import TrackerGroup
+        from headtohead.presentation.output_files import check_output_formats
         from headtohead.runner.run_experiment import DEFAULT_RUNS_FOLDER, run_experiment
 
         rank, processes, _ = torchrun.read_ranks(os.environ)
@@ -120,6 +121,7 @@ def run(
             if not show_batch:
                 torchrun.run_follower(os.environ)
             return
+        check_output_formats(formats or ["html"])
         experiment = _load_experiment(recipe, data, seeds, settings, full, quick, only, plugins)
         if show_batch:
             from headtohead.runner.budgets import resolve_budgets

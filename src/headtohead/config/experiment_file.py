@@ -26,7 +26,8 @@ def read_experiment_file(path: Path) -> RawExperiment:
     except UnicodeDecodeError as error:
         issues = [ValidationIssue(f"byte {error.start}", "is not UTF-8 text")]
     except ValueError as error:
-        issues = [ValidationIssue("TOML", str(error))]
+        hint = "; text needs quotes" if str(error).startswith("Invalid value") else ""
+        issues = [ValidationIssue("TOML", f"{error}{hint}")]
     except OSError as error:
         raise RequestError(f"{path}: cannot read file ({error.strerror})") from None
     if issues:

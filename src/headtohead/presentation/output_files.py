@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
 from headtohead import safe_open
 from headtohead.atomic_io import translate_disk_full_error, write_bytes, write_text
-from headtohead.errors import ChartError, RequestError, format_suggestion
+from headtohead.errors import ChartError, MissingExtraError, RequestError, format_suggestion
 from headtohead.presentation.chart import Chart
 from headtohead.presentation.file_names import sanitize_file_name
 from headtohead.presentation.renderers.csv_tables import render_csv
@@ -25,12 +26,14 @@ CHART_FORMATS = {"md": "svg", "tex": "pdf"}
 
 
 def check_output_formats(formats: Sequence[str]) -> None:
-    """Raise RequestError if the formats requested for output files are empty or contain an unknown one."""
+    """Raise RequestError if the formats requested for output files are empty or contain one that cannot be written."""
     unknown_formats = [name for name in formats if name not in OUTPUT_FORMATS]
     if unknown_formats or not formats:
         given_formats = ", ".join(map(repr, unknown_formats)) or "none"
         hint = format_suggestion(unknown_formats[0], OUTPUT_FORMATS) if unknown_formats else ""
         raise RequestError(f"format: {given_formats} given{hint}; allowed: {', '.join(OUTPUT_FORMATS)}")
+    if "pdf" in formats and importlib.util.find_spec("typst") is None:
+        raise MissingExtraError("typst", "pdf", "a PDF report")
 
 
 def write_output_files(

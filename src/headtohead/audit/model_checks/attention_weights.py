@@ -44,7 +44,7 @@ def check_attention_weights(audited_model: AuditedModel) -> CheckResult:
         return build_inapplicable_result(CHECK_NAME, "the model's attention has no weights")
     has_softmax = _has_softmax(audited_model.model)
     errors = [
-        f"layer {layer_index}: {rule.error}"
+        f"layer {layer_index + 1}: {rule.error}"
         for layer_index, weights in enumerate(attentions)
         for rule in check_attention_rules(
             weights,

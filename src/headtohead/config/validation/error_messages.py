@@ -77,7 +77,7 @@ SYNONYMS = {
     "model.norm": "normalization layer_norm",
     "model.dropout": "dropout_rate p_dropout attn_dropout resid_dropout",
     "model.tie_word_embeddings": "tie_weights weight_tying tied_embeddings",
-    "training.optimizer.lr": "lr learning_rate max_lr",
+    "training.optimizer.lr": "lr rate learning_rate max_lr",
     "training.optimizer.weight_decay": "weight_decay wd",
     "training.optimizer.betas": "betas adam_betas",
     "training.schedule.warmup": "warmup warmup_steps warmup_iters",
