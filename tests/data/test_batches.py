@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from headtohead.config.tasks import Target
 from headtohead.data.batches import IGNORE_INDEX, BatchSchedule
 from headtohead.data.encoding import TokenRows, TokenStream, encode_split, gather_token_ids
 from headtohead.data.evaluation_examples import build_evaluation_examples
+from headtohead.data.order import Order, OrderContext, TrainingItems
 from headtohead.data.splits import Corpus, Split
 from headtohead.data.tokenization.tokenizers import CorpusTokenizer, train_tokenizer
 from headtohead.errors import DataError
@@ -426,3 +428,24 @@ def test_cached_tokens_of_unsigned_types_are_selected_in_every_version_of_torch(
     assert gather_token_ids(tokens, indices).tolist() == [[largest, 40_000], [7, 0]]
     assert gather_token_ids(tokens.unfold(0, 2, 1), torch.tensor([2, 0])).tolist() == [[7, 40_000], [0, largest]]
     assert gather_token_ids(tokens, indices).dtype == torch.int64
+
+
+class ListOrder(Order):
+    """Returns the first rows as a list."""
+
+    def __init__(self, *, num_rows: int) -> None:
+        self.num_rows = num_rows
+
+    def order_epoch(self, items: TrainingItems, context: OrderContext) -> Any:
+        return list(range(self.num_rows))
+
+
+def test_an_order_may_return_a_list_and_must_return_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = encode_split(build_corpus("classify").train, WORD_TOKENIZER, DataConfig(), has_labels=True)
+    schedule = build_schedule(rows, 8, target=Target.CLASS)
+    monkeypatch.setattr(schedule, "order", ListOrder(num_rows=5))
+    assert schedule.get_example_indices(1).tolist() == [4]
+    schedule = build_schedule(rows, 8, target=Target.CLASS)
+    monkeypatch.setattr(schedule, "order", ListOrder(num_rows=4))
+    with pytest.raises(DataError, match="returned 4 of 5 rows or blocks, so step 2 has no batch"):
+        schedule.get_example_indices(1)

@@ -181,8 +181,16 @@ class BatchSchedule:
         epoch, epoch_step = divmod(step, self.steps_per_epoch)
         if self._epoch_order is None or self._epoch_order[0] != epoch:
             context = self._build_order_context(epoch_step, epoch, epoch)
-            self._epoch_order = epoch, self.order.order_epoch(self.training_items, context)  # caches a pure function
-        return self._epoch_order[1][epoch_step * self.batch_size : (epoch_step + 1) * self.batch_size]
+            indices = torch.as_tensor(self.order.order_epoch(self.training_items, context), dtype=torch.int64)
+            self._epoch_order = epoch, indices  # caches a pure function
+        indices = self._epoch_order[1][epoch_step * self.batch_size : (epoch_step + 1) * self.batch_size]
+        if not len(indices):
+            raise DataError(
+                f"training.order: {self.order_config.kind} returned {len(self._epoch_order[1]):,} of "
+                f"{self.order.count_items(self.training_items):,} rows or blocks, so step {step + 1} has no batch; "
+                "override count_items() to train on fewer"
+            )
+        return indices
 
     def _build_order_context(self, step: int, epoch: int, seed_index: int) -> OrderContext:
         """Return the context of an order. Its generators are seeded with `seed_index`, an epoch or a step."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from headtohead.audit import data_audit
 from headtohead.audit.data_checks import count_baselines, label_leaks, split_leakage
+from headtohead.audit.data_checks.label_agreement import audit_label_agreement
 from headtohead.audit.data_checks.text_overlap import group_repeated_rows
 from headtohead.audit.data_checks.word_hashing import normalize_text
 from headtohead.audit.result import CheckResult
@@ -44,15 +45,15 @@ def describe_corpus(experiment: Experiment) -> schemas.CorpusFile:
         )
     # Audit the baseline's corpus, then that of every variant with different data.
     audits, unseen_rows, repeat_groups = _audit_data(experiment, trial, dataset)
-    count_accuracies, label_audit = _audit_labels(trial, dataset)
-    audits += [label_audit, *_report_test_split_from_train(corpus)]
+    count_accuracies, label_audits = _audit_labels(trial, dataset)
+    audits += [*label_audits, *_report_test_split_from_train(corpus)]
     variant_audits = {}
     for variant in experiment.variants:
         variant_trial = build_trial(experiment, variant, 0)
         if variant_trial.data != trial.data:
             variant_dataset = prepare_dataset(variant_trial.data, variant_trial.task)
             variant_audits[variant], variant_unseen, _ = _audit_data(experiment, variant_trial, variant_dataset)
-            variant_audits[variant].append(_audit_labels(variant_trial, variant_dataset)[1])
+            variant_audits[variant] += _audit_labels(variant_trial, variant_dataset)[1]
             unseen_rows = {
                 name: sorted({*rows} & {*variant_unseen.get(name, rows)})
                 if len(variant_dataset.corpus.splits.get(name, corpus.splits[name]).rows) == split_records[name].rows
@@ -143,15 +144,15 @@ def _report_test_split_from_train(corpus: Corpus) -> list[CheckResult]:
     ]
 
 
-def _audit_labels(trial: Trial, dataset: Dataset) -> tuple[dict[str, dict[str, float]], CheckResult]:
-    """Return what corpus.json says about labels: accuracies of count-based classifiers, and the label-leak check.
+def _audit_labels(trial: Trial, dataset: Dataset) -> tuple[dict[str, dict[str, float]], list[CheckResult]]:
+    """Return what corpus.json says about labels: accuracies of count-based classifiers, and the audits of the labels.
 
     The classifiers count tokens, or words if a pretrained model uses subwords.
     """
     corpus, tokenizer, encoded = dataset.corpus, dataset.tokenizer, dataset.encoded
-    test_splits = [split.name for split in corpus.get_test_splits()]
+    split_sizes = {split.name: len(split.rows) for split in corpus.get_test_splits()}
     if not dataset.label_names:
-        return {}, label_leaks.audit_label_leak({}, test_splits, {}, {})
+        return {}, [label_leaks.audit_label_leak({}, split_sizes, {}, {})]
     vocab_size, id_to_token = tokenizer.vocab_size, tokenizer.id_to_token
     if trial.spec.needs_pretrained:
         encoded, word_tokenizer = corpus_encoding.encode_splits_as_words(corpus)
@@ -160,7 +161,10 @@ def _audit_labels(trial: Trial, dataset: Dataset) -> tuple[dict[str, dict[str, f
     features = label_leaks.find_leaking_features(corpus, encoded, vocab_size, id_to_token)
     label_marks = label_leaks.find_label_marks(encoded["train"], len(dataset.label_names), vocab_size)
     shares_by_token = {id_to_token(token_id): share for token_id, share in label_marks.items()}
-    return accuracies, label_leaks.audit_label_leak(accuracies, test_splits, features, shares_by_token)
+    return accuracies, [
+        label_leaks.audit_label_leak(accuracies, split_sizes, features, shares_by_token),
+        audit_label_agreement(corpus, encoded, vocab_size),
+    ]
 
 
 def _count_lines_by_label(trial: Trial, unlabeled_corpus: Corpus) -> dict[str, dict[str, int]]:

@@ -123,10 +123,10 @@ class NaiveBayes:
         self.class_totals = self.counts.sum(1)
         self.log_prior = np.log(np.bincount(self.labels, minlength=num_classes) / len(self.labels))
         self.smoothing = smoothing or max(
-            self.SMOOTHING_CANDIDATES, key=lambda smoothing: self._compute_leave_one_out_accuracy(train, smoothing)
+            self.SMOOTHING_CANDIDATES, key=lambda smoothing: self.compute_leave_one_out_accuracy(train, smoothing)
         )
 
-    def _compute_leave_one_out_accuracy(self, train: TokenRows, smoothing: float) -> float:
+    def compute_leave_one_out_accuracy(self, train: TokenRows, smoothing: float) -> float:
         """Return the training accuracy when each row is excluded from the counts before it is predicted."""
         num_correct = 0
         for token_ids, label in zip(_iter_row_token_ids(train), self.labels, strict=True):

@@ -27,6 +27,10 @@ SplitTokenCounts = Mapping[str, NDArray[np.int64]]
 ROWS_PER_BLOCK = 2**14
 MIN_TEST_TOKENS = 10
 """number of the longest tokens outside train that must occur in test before a given vocabulary is suspected"""
+MIN_UNKNOWN_TOKENS = 100
+"""number of unknown tokens in a test split from which its text may be written differently than that of train"""
+MAX_UNKNOWN_SHARE, MAX_UNKNOWN_RATIO = 0.3, 3.0
+"""largest share of unknown tokens in test: absolute, and relative to that in train"""
 MAX_TEST_SHARE = 0.5
 """share of the longest tokens outside train that occur in test above which a given vocabulary was fitted on test"""
 
@@ -244,7 +248,8 @@ def audit_unknown_tokens(
 ) -> CheckResult:
     """Measure the fraction of out-of-vocabulary tokens in each split.
 
-    Fails if out-of-vocabulary tokens occur in held-out text but never in training.
+    Fails if a large part of a test split is out of vocabulary, or if out-of-vocabulary tokens occur in the held-out
+    text of a language model but never in training.
     """
     if tokenizer.unk_id is None:
         return build_inapplicable_result(UNKNOWN_CHECK_NAME, f"a tokenizer of {tokenizer.kind} has no unknown tokens")
@@ -255,6 +260,23 @@ def audit_unknown_tokens(
     procedure = "share of tokens outside the vocabulary in each split"
     if unknown_rate:
         observation += f"; {unknown_rate:.1%} of training words are replaced by the unknown token"
+    shares = {name: count / max(1, int(token_counts[name].sum())) for name, count in counts.items()}
+    different_splits = [
+        split.name
+        for split in corpus.get_test_splits()
+        if counts[split.name] >= MIN_UNKNOWN_TOKENS
+        and shares[split.name] > max(MAX_UNKNOWN_SHARE, MAX_UNKNOWN_RATIO * shares["train"])
+    ]
+    if different_splits:
+        return CheckResult(
+            UNKNOWN_CHECK_NAME,
+            False,
+            procedure,
+            observation,
+            f"A large part of {' and '.join(different_splits)} is unknown to the tokenizer: check whether its text is "
+            "written differently than that of train, such as in capitals or with markup.",
+            failure_reason="test text is unknown to the tokenizer",
+        )
     if counts["train"] or unknown_rate:
         return CheckResult(UNKNOWN_CHECK_NAME, True, procedure, observation, "The unknown token is trained.")
     if not any(counts[split.name] for split in corpus.get_test_splits()):
