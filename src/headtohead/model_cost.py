@@ -23,7 +23,7 @@ from headtohead.model_factory import BYTES_PER_PARAMETER, build_model
 from headtohead.nn.custom_model import CustomModel
 from headtohead.nn.dispatch_mode import EagerDispatchMode
 from headtohead.nn.parts import registry
-from headtohead.nn.torch_rng import fork_seeded_rng
+from headtohead.nn.random_state import fork_seeded_rng
 from headtohead.nn.transformer import Transformer
 from headtohead.pretrained import classifier, student_model
 

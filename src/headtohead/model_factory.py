@@ -9,8 +9,8 @@ from torch import Tensor
 from headtohead.config.tables.model import CustomModelConfig, ModelConfig, PretrainedModelConfig, TransformerConfig
 from headtohead.errors import ModelError
 from headtohead.nn.custom_model import CustomModel
+from headtohead.nn.random_state import fork_seeded_rng
 from headtohead.nn.seeded_init import WriteRecorder
-from headtohead.nn.torch_rng import fork_seeded_rng
 from headtohead.nn.transformer import Transformer
 from headtohead.pretrained import classifier, student_model
 from headtohead.pretrained.classifier import EncoderClassifier

@@ -52,7 +52,9 @@ class Scaled({base}):
         return {scale} * SCALE * super().forward(hidden_states, context)
 """
 NETWORK = """
+import importlib.util
 import json
+import os
 from pathlib import Path
 
 import torch
@@ -63,7 +65,15 @@ class Bag(nn.Module):
     def __init__(self, vocab_size, context):
         super().__init__()
         self.embedding, self.output = nn.Embedding(vocab_size, 16), nn.Linear(16, vocab_size)
+        folder = Path("{folder}")
         self.shift = json.loads((Path("{folder}") / "tables" / "shift.json").read_text())
+        self.shift += json.loads((folder / "tables" / ("more_" + "shift.json")).read_text())
+        self.shift += float(os.environ.get("BELONG_SHIFT", "0"))
+        code = compile((folder / ("layers" + ".txt")).read_text(), "layers", "exec")
+        exec(code, values := {{}})
+        self.shift += values["SHIFT"]
+        with (folder / "network.log").open("a") as file:
+            file.write("built\\n")
 
     def forward(self, idx):
         return {scale} * self.output(self.embedding(idx)) + self.shift
@@ -71,7 +81,14 @@ class Bag(nn.Module):
 
 
 def write_code(
-    folder: Path, *, part: float = 1.0, network: float = 1.0, helper: float = 0.5, shift: float = 0.0
+    folder: Path,
+    *,
+    part: float = 1.0,
+    network: float = 1.0,
+    helper: float = 0.5,
+    shift: float = 0.0,
+    computed_name: float = 0.0,
+    executed: float = 0.0,
 ) -> None:
     from headtohead.nn.parts.registry import get_part_class
 
@@ -80,6 +97,8 @@ def write_code(
     (folder / "network.py").write_text(NETWORK.format(scale=network, folder=folder))
     (folder / "tables").mkdir(exist_ok=True)
     (folder / "tables" / "shift.json").write_text(str(shift))
+    (folder / "tables" / "more_shift.json").write_text(str(computed_name))
+    (folder / "layers.txt").write_text(f"SHIFT = {executed}\n")
     (folder / "helper_of_part.py").write_text(f"SCALE = {helper}\n")
 
 
@@ -157,6 +176,14 @@ EDITS: dict[str, tuple[Callable[[Path], Any], str]] = {
         edit_code(shift=0.5),
         r"network was trained with different files or versions: file .*/tables/shift\.json was changed",
     ),
+    "data file under a computed name": (
+        edit_code(computed_name=0.5),
+        r"network was trained with different files or versions: .*/tables/more_shift\.json was changed",
+    ),
+    "executed file": (
+        edit_code(executed=0.5),
+        r"network was trained with different files or versions: .*/layers\.txt was changed",
+    ),
     "data": (edit_data, r"baseline was trained on a different corpus than the experiment"),
     "seeds": (
         lambda root: build(root, seeds=1),
@@ -172,6 +199,26 @@ def test_resume_rejects_runs_of_what_was_edited(edited: Path, edit: str) -> None
     with pytest.raises(RunFolderError, match=message):
         run_experiment(apply(edited), edited / "runs", num_workers=1, resume=True)
     assert (edited / "runs" / "journal.jsonl").read_bytes() == before
+
+
+def test_resume_rejects_runs_with_another_value_in_the_environment(
+    edited: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BELONG_SHIFT", "0.5")
+    with pytest.raises(RunFolderError, match=r"network was .*: environment variable BELONG_SHIFT was changed"):
+        run_experiment(build(edited), edited / "runs", num_workers=1, resume=True)
+
+
+def test_runs_that_read_different_versions_of_a_file_are_not_judged(edited: Path) -> None:
+    shutil.rmtree(edited / "runs" / "network" / "seed-1")
+    write_code(edited, computed_name=0.5)
+    experiment = build(edited)
+    run = edited / "runs" / "network" / "seed-1"
+    run_trial(build_trial(experiment, "network", 1), run, device="cpu")
+    Journal(edited / "runs").record_finished("network", 1, run)
+    findings = compute.compute_findings(open_experiment_runs(edited / "runs"))
+    (verdict,) = [verdict for verdict in findings.verdicts if verdict.variant == "network"]
+    assert re.search(r"read .*/more_shift\.json in another version than other runs", " ".join(verdict.withheld))
 
 
 def test_resume_rejects_runs_of_another_version(edited: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +266,8 @@ b = f"{name}.txt", "missing.txt", "network.py", "é" * 200
 def test_files_that_the_code_reads_are_stated_above_the_verdict(edited: Path) -> None:
     findings = compute.compute_findings(open_experiment_runs(edited / "runs"))
     warnings = {row.variant: row.message for row in findings.warnings if row.kind == "reads files"}
-    assert warnings == {"network": f"the code of network reads {edited / 'tables' / 'shift.json'}."}
+    names = [edited / "layers.txt", edited / "tables" / "more_shift.json", edited / "tables" / "shift.json"]
+    assert warnings == {"network": f"the code of network reads {', '.join(map(str, names))}."}
 
 
 def seal(path: Path, **changes: Any) -> None:

@@ -17,8 +17,8 @@ from headtohead.nn.parts.base import ModelSizes
 from headtohead.nn.parts.context import ForwardContext
 from headtohead.nn.parts.merge import Merge
 from headtohead.nn.parts.registry import register_part
+from headtohead.nn.random_state import fork_seeded_rng
 from headtohead.nn.tensor_hashes import compute_tensor_hashes
-from headtohead.nn.torch_rng import fork_seeded_rng
 from headtohead.nn.transformer import Transformer
 
 VOCAB = 19

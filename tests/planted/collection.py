@@ -20,7 +20,7 @@ from headtohead.audit.scoring_audit import run_scoring_checks
 from headtohead.config.tasks import Target
 from headtohead.data.batches import IGNORE_INDEX, Batch
 from headtohead.errors import ModelError
-from headtohead.nn.torch_rng import fork_seeded_rng
+from headtohead.nn.random_state import fork_seeded_rng
 from headtohead.training.task_objectives.evaluation_pass import run_evaluation_pass
 from headtohead.training.task_objectives.language_modeling import LanguageModelObjective
 

@@ -14,7 +14,12 @@ from .run import compute_findings, write_corpus
 
 USER_CODE = Path(__file__).parent / "user_code.py"
 READERS = """
+import importlib.util
+import subprocess
 from pathlib import Path
+
+from headtohead.config.tables.data import DataConfig
+from headtohead.data.sources.loading import load_corpus
 
 FOLDER = Path(__file__).parent / "text"
 
@@ -32,6 +37,25 @@ class ReadsCopy(Decoder):
         return super().forward(*arguments, **options)
 
 
+class ReadsWithProgram(Decoder):
+    def __init__(self, vocab_size, context):
+        super().__init__(vocab_size, context)
+        self.text = subprocess.run(["cat", f"{FOLDER}/te" "st.txt"], capture_output=True, check=True).stdout
+
+
+class ReadsWithPackage(Decoder):
+    def __init__(self, vocab_size, context):
+        super().__init__(vocab_size, context)
+        self.corpus = load_corpus(DataConfig(source=str(FOLDER)), has_labels=False)
+
+
+class ImportsRows(Decoder):
+    def __init__(self, vocab_size, context):
+        super().__init__(vocab_size, context)
+        spec = importlib.util.spec_from_file_location("rows", FOLDER.parent / ("ro" "ws.py"))
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
 class ReadsTrain(Decoder):
     def __init__(self, vocab_size, context):
         super().__init__(vocab_size, context)
@@ -44,11 +68,12 @@ def findings(tmp_path_factory: pytest.TempPathFactory) -> Findings:
     folder = tmp_path_factory.mktemp("readers")
     corpus = write_corpus(folder / "text")
     (folder / "notes.md").write_text("Notes\n" + next((folder / "text").glob("test*")).read_text())
+    (folder / "rows.py").write_text(f"ROWS = {(folder / 'text' / 'test.txt').read_text().splitlines()}\n")
     (folder / "readers.py").write_text(USER_CODE.read_text() + READERS)
     model = {"module": f"{folder / 'readers.py'}:Decoder", "context": 24}
     variants = {
         name: {"model": {**model, "module": f"{folder / 'readers.py'}:{name}"}}
-        for name in ("ReadsTest", "ReadsCopy", "ReadsTrain")
+        for name in ("ReadsTest", "ReadsCopy", "ReadsWithProgram", "ReadsWithPackage", "ImportsRows", "ReadsTrain")
     }
     return compute_findings(folder / "runs", corpus, model=model, variants=variants)
 
@@ -57,7 +82,13 @@ def test_reading_test_text_withholds_the_verdict(findings: Findings) -> None:
     reasons = {verdict.variant: list(verdict.withheld) for verdict in findings.verdicts}
     assert reasons["ReadsTrain"] == []
     assert [reason.partition(", which")[2] for reason in reasons["ReadsTest"]] == [" contains text of test"]
-    assert ["notes.md, which contains text of test" in reason for reason in reasons["ReadsCopy"]] == [True]
+    for network, file in (
+        ("ReadsCopy", "notes.md"),
+        ("ReadsWithProgram", "test.txt"),
+        ("ReadsWithPackage", "test.txt"),
+        ("ImportsRows", "rows.py"),
+    ):
+        assert [f"{file}, which contains text of test" in reason for reason in reasons[network]] == [True], network
 
 
 def test_only_the_variant_that_reads_a_file_is_named(findings: Findings) -> None:

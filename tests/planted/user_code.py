@@ -5,8 +5,10 @@ The file imports nothing from its folder, so that an experiment file can refer t
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -117,6 +119,37 @@ class ReplacedLayerNorm(Decoder):
         nn.LayerNorm.forward = lambda self, x: x  # type: ignore[method-assign]
 
 
+class StepInTrainingLoss(Decoder):
+    """Takes an optimizer step of its own in its training loss."""
+
+    def build(self) -> None:
+        self.own_optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def training_loss(self, input_ids: Tensor, labels: Tensor) -> Tensor:
+        F.cross_entropy(self(input_ids).flatten(0, 1), labels.flatten()).backward()
+        self.own_optimizer.step()
+        return F.cross_entropy(self(input_ids).flatten(0, 1), labels.flatten())
+
+
+class StepInHook(Decoder):
+    """Updates weights in a hook on their gradients."""
+
+    def build(self) -> None:
+        self.head.weight.register_hook(self.update)
+
+    def update(self, gradient: Tensor) -> None:
+        self.head.weight.data -= 0.1 * gradient
+
+
+class LayerInForward(Decoder):
+    """Creates a layer in its first forward pass, after the optimizer was built."""
+
+    def transform(self, x: Tensor) -> Tensor:
+        if not hasattr(self, "layer"):
+            self.layer = nn.Linear(self.width, self.width)
+        return x + self.layer(x)
+
+
 # ---- refused by no rule: registered, frozen or derived values
 
 
@@ -166,6 +199,28 @@ class BinaryWeights(Decoder):
     def transform(self, x: Tensor) -> Tensor:
         self.linear.weight.data = self.linear.weight.data.sign()
         return x + self.linear(x)
+
+
+class NumpyNoise(Decoder):
+    """Draws initial weights and dropout from the global generators of numpy and Python."""
+
+    def build(self) -> None:
+        self.embedding.weight.data = torch.tensor(np.random.randn(self.vocab_size, self.width), dtype=torch.float32)  # noqa: NPY002
+
+    def transform(self, x: Tensor) -> Tensor:
+        return x * random.random() if self.training else x
+
+
+class TwoTokensAhead(Decoder):
+    """Also trains a second head, which scoring does not use, to predict two tokens ahead."""
+
+    def build(self) -> None:
+        self.second_head = nn.Linear(self.vocab_size, self.vocab_size)
+
+    def training_loss(self, input_ids: Tensor, labels: Tensor) -> Tensor:
+        logits = self(input_ids)
+        ahead = self.second_head(logits)[:, :-1].flatten(0, 1)
+        return F.cross_entropy(logits.flatten(0, 1), labels.flatten()) + F.cross_entropy(ahead, labels[:, 1:].flatten())
 
 
 # ---- scores that the saved weights do not give
@@ -226,6 +281,15 @@ class DatastoreInDict(Decoder):
         return logits
 
 
+class TrainsItselfLateInTraining(TrainsItselfInEvaluation):
+    """Takes optimizer steps of its own in training mode, after a number of forward passes."""
+
+    first_pass = 12
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Any:
+        return TrainsItself.forward(self, input_ids) if self.training else Decoder.forward(self, input_ids)
+
+
 # ---- warnings
 
 
@@ -256,3 +320,52 @@ class FrozenBody(Decoder):
     def build(self) -> None:
         self.requires_grad_(False)
         self.head = nn.Linear(self.width, self.vocab_size)
+
+
+class LabelsShiftedTwice(Decoder):
+    """Minimizes the loss of the token after the next."""
+
+    def training_loss(self, input_ids: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(self(input_ids)[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+
+
+class LabelsNotShifted(Decoder):
+    """Minimizes the loss of the current token."""
+
+    def training_loss(self, input_ids: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(self(input_ids).flatten(0, 1), input_ids.flatten())
+
+
+class LossOfNumber(Decoder):
+    """Minimizes a tensor that it made from a number."""
+
+    def training_loss(self, input_ids: Tensor, labels: Tensor) -> Tensor:
+        loss = F.cross_entropy(self(input_ids).flatten(0, 1), labels.flatten())
+        return torch.tensor(loss.item(), requires_grad=True)
+
+
+class UnseededDropout(Decoder):
+    """Draws dropout from a generator without a seed."""
+
+    def transform(self, x: Tensor) -> Tensor:
+        is_kept = torch.tensor(np.random.default_rng().random(x.shape) < 0.7)
+        return x * is_kept if self.training else x
+
+
+class UnseededWeights(Decoder):
+    """Draws initial weights from a generator without a seed."""
+
+    def build(self) -> None:
+        self.embedding.weight.data = torch.tensor(np.random.default_rng().normal(size=(self.vocab_size, 12))).float()
+
+
+class RepeatedLayer(Decoder):
+    """Lists one layer three times."""
+
+    def build(self) -> None:
+        self.layers = nn.ModuleList([nn.Linear(self.width, self.width)] * 3)
+
+    def transform(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = x + layer(x).tanh()
+        return x

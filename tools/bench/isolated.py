@@ -133,6 +133,7 @@ TRIAL_STAGES: tuple[tuple[Any, str, str], ...] = (
     (Trainer, "save_checkpoint", "checkpoints"),
     (trial_module, "evaluate_splits", "evaluation at the end"),
     (trial_module, "audit_trial_scores", "audit of the scores"),
+    (trial_module, "audit_trial_training", "audit of the training"),
     (analyses, "audit_trial_models", "audit of the model (seed 0 only)"),
     (analyses, "_write_head_metrics", "head metrics"),
     (model_io, "save_model", "save the model"),

@@ -24,7 +24,7 @@ from headtohead.data.batches import IGNORE_INDEX, BatchSchedule
 from headtohead.model_factory import build_model
 from headtohead.nn.parts import registry
 from headtohead.nn.parts.context import TrainingContext
-from headtohead.nn.torch_rng import seed_devices
+from headtohead.nn.random_state import seed_all_generators
 from headtohead.tasks.dataset import Dataset
 from headtohead.tasks.registry import get_task, prepare_dataset
 from headtohead.training.loop import Trainer
@@ -74,7 +74,7 @@ class TinyModels:
                 torch.stack(attention_masks) if attention_masks else torch.ones_like(input_ids, dtype=torch.bool)
             )
             if self.trial.model.dropout:
-                seed_devices(rng.derive_seed(seeds[0], "dropout", step))
+                seed_all_generators(rng.derive_seed(seeds[0], "dropout", step))
             gradients = compute_gradients(parameters, input_ids, labels, attention_mask)
             for name, parameter in parameters.items():
                 parameter.grad = gradients[name]

@@ -27,13 +27,13 @@ from headtohead.audit.tolerance import (
     find_coarsest_precision,
     measure_tensor_difference,
 )
-from headtohead.audit.user_code import fork_rngs_for_user_code, format_model_error
+from headtohead.audit.user_code import format_model_error
 from headtohead.config.tasks import Target
 from headtohead.errors import ModelError
 from headtohead.nn.parts.embedding import Embedding
 from headtohead.nn.parts.pattern import Pattern
 from headtohead.nn.protocol import ModelOutput
-from headtohead.nn.torch_rng import fork_seeded_rng
+from headtohead.nn.random_state import fork_seeded_rng
 
 AUDIT_BATCH_SIZE = 4
 MIN_INPUT_LENGTH_LIMIT = 32
@@ -195,7 +195,7 @@ class AuditedModel:
             self.model.train(training)
         has_mask = attention_mask is not None and "attention_mask" in self.supported_arguments
         model_inputs = (input_ids, attention_mask) if has_mask else (input_ids,)
-        with fork_rngs_for_user_code(self.seed, "audit", draw_index):
+        with fork_seeded_rng(self.seed, "audit", draw_index):
             try:
                 output: ModelOutput = self.model(*model_inputs, **kwargs)
             except Exception as error:  # a user's network may raise any exception

@@ -1,22 +1,25 @@
 """Reject user code that would invalidate a comparison before it starts.
 
-Forbidden are unregistered weights, and a forward pass that overwrites its input, trains its weights, disables gradients
-or returns probabilities. `torch_globals` rejects changes to torch itself.
+Forbidden are unregistered weights, a forward pass that overwrites its input, creates weights, disables gradients or
+returns probabilities, and weights that change before the step of the optimizer. `torch_globals` rejects changes to
+torch itself.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from headtohead.audit.user_code import fork_rngs_for_user_code
 from headtohead.data.batches import Batch
 from headtohead.errors import ModelError
 from headtohead.nn.custom_model import CustomModel
+from headtohead.nn.random_state import fork_seeded_rng
 
+TrainingLoss = Callable[[nn.Module, Batch], Tensor]
 CHECK_BATCH_SIZE = 4
 PROBABILITY_TOLERANCE = 1e-3
 """how far the sum of outputs may be from 1 for them to be probabilities"""
@@ -24,10 +27,18 @@ WEIGHT_TOLERANCE = 1e-6
 """largest change of a weight that may be a rounding error, relative to the largest weight of its tensor"""
 
 
-def check_forbidden_code(model: nn.Module, batch: Batch) -> None:
+def check_forbidden_code(
+    model: nn.Module, batch: Batch, compute_loss: TrainingLoss, optimized: Sequence[nn.Parameter]
+) -> None:
     """Raise ModelError if a network's or part's code is certain to spoil its scores.
 
-    Runs a pass in each mode, so `model` should not be trained afterwards. Passes that fail are not checked.
+    Runs passes in each mode, so `model` should not be trained afterwards. Passes that fail are not checked.
+
+    Args:
+        model: The model at step 0.
+        batch: A training batch.
+        compute_loss: Returns the training loss of a model and a batch.
+        optimized: The parameters that the optimizer trains.
     """
     network = model.inner if isinstance(model, CustomModel) else model
     for description in _iter_unregistered_weights(network):
@@ -36,10 +47,13 @@ def check_forbidden_code(model: nn.Module, batch: Batch) -> None:
             "nn.ModuleDict, nn.ParameterList or nn.Parameter"
         )
     batch = batch.slice_rows(0, CHECK_BATCH_SIZE)
-    with fork_rngs_for_user_code("code checks"):
+    with fork_seeded_rng("code checks"):
         for is_training in (True, False):
             try:
                 _check_forward_passes(network, model.train(is_training), batch)
+                _check_parameters(network, optimized)
+                if is_training:
+                    _check_backward_pass(network, model, batch, compute_loss)
             except ModelError:
                 raise
             except Exception:  # noqa: BLE001  (training or scoring will report it)
@@ -66,6 +80,29 @@ def _check_forward_passes(network: nn.Module, model: nn.Module, batch: Batch) ->
         raise ModelError(
             f"{type(network).__name__}.forward() returns probabilities, but the loss applies softmax itself. Return "
             "logits"
+        )
+
+
+def _check_parameters(network: nn.Module, optimized: Sequence[nn.Parameter]) -> None:
+    """Raise ModelError if a forward pass of the user's code created parameters, which the optimizer does not have."""
+    optimized_ids = {id(parameter) for parameter in optimized}
+    for name, parameter in network.named_parameters():
+        if parameter.requires_grad and id(parameter) not in optimized_ids:
+            raise ModelError(
+                f"{type(network).__name__}.forward() creates or unfreezes {name}, which would not be trained. Create "
+                "layers and parameters in the constructor"
+            )
+
+
+def _check_backward_pass(network: nn.Module, model: nn.Module, batch: Batch, compute_loss: TrainingLoss) -> None:
+    """Raise ModelError if the training loss or its backward pass changes weights before the optimizer does."""
+    weights = copy_trainable_weights(network)
+    with torch.enable_grad():
+        compute_loss(model, replace(batch, input_ids=batch.input_ids.clone(), labels=batch.labels.clone())).backward()
+    if changed_names := list_weights_changed_by_forward(network, weights):
+        raise ModelError(
+            f"{type(network).__name__} changes its weights in a training pass ({changed_names[0]}), in training_loss() "
+            "or in a hook. Only the optimizer of the experiment file may train them: remove the update"
         )
 
 

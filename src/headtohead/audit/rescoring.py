@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from headtohead.audit.tolerance import find_coarsest_precision
-from headtohead.audit.user_code import fork_rngs_for_user_code
 from headtohead.config.tasks import Target
 from headtohead.data.batches import IGNORE_INDEX, Batch
+from headtohead.nn.random_state import fork_seeded_rng
 from headtohead.training.task_objectives.base import TaskObjective
 from headtohead.training.task_objectives.language_modeling import LanguageModelObjective
 
@@ -108,7 +108,7 @@ class ModelRescorer:
         `draw_index` selects the RNG state. Uses the audited model unless a different one is given.
         """
         model = model or self.model
-        with fork_rngs_for_user_code(self.seed, "scoring audit", draw_index):
+        with fork_seeded_rng(self.seed, "scoring audit", draw_index):
             if self.target.is_causal:
                 assert isinstance(self.objective, LanguageModelObjective)
                 return self.objective.score_tokens(model, batch.to(self.device))[0].double().cpu()

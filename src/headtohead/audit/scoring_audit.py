@@ -8,7 +8,9 @@ violation.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +29,10 @@ BATCHES_CHECK_NAME = "scored-batches"
 ORDER_CHECK_NAME = "scored-order"
 WEIGHTS_CHECK_NAME = "scored-weights"
 FINITE_CHECK_NAME = "finite-scores"
+PREDICTED_TOKEN_CHECK_NAME = "predicted-token"
+MIN_OFFSET_NATS = 0.3
+MIN_OFFSET_STANDARD_ERRORS = 4.0
+"""a model predicts a different token than the next if that token's mean loss is lower by more than both limits"""
 
 
 def check_scored_batches(rescorer: ModelRescorer) -> CheckResult:
@@ -225,6 +231,35 @@ def check_scored_weights(rescorer: ModelRescorer, rebuild: Callable[[], nn.Modul
     )
 
 
+def check_predicted_token(rescorer: ModelRescorer) -> CheckResult:
+    """Check that the model predicts the next token rather than the current one or the one after the next."""
+    batch, losses = rescorer.batches[0], rescorer.first_batch_losses
+    labels_ahead = torch.nn.functional.pad(batch.labels[:, 1:], (0, 1), value=IGNORE_INDEX)
+    current_ids = batch.input_ids.masked_fill(batch.labels == IGNORE_INDEX, IGNORE_INDEX)
+    max_other_loss = math.log(max(2, len(rescorer.content_token_ids)))
+    gaps = {}
+    for token, other_labels in (("the current token", current_ids), ("the token after the next", labels_ahead)):
+        is_compared = (other_labels != IGNORE_INDEX) & (batch.labels != IGNORE_INDEX)
+        other_losses = rescorer.compute_losses(replace(batch, labels=other_labels))
+        if float(other_losses[is_compared].mean()) < max_other_loss:  # otherwise, it predicts neither token
+            gaps[token] = (losses - other_losses)[is_compared]
+    procedure = f"losses of three tokens at each position of {len(losses)} scored rows"
+    for token, gap in gaps.items():
+        mean_gap = float(gap.mean())
+        if mean_gap > max(MIN_OFFSET_NATS, MIN_OFFSET_STANDARD_ERRORS * float(gap.std()) / max(1, len(gap)) ** 0.5):
+            return CheckResult(
+                PREDICTED_TOKEN_CHECK_NAME,
+                False,
+                procedure,
+                f"the loss of {token} is {mean_gap:.2f} nats below that of the next token",
+                f"The model is trained to predict {token}. Labels are already shifted by one position: a loss must "
+                "compare logits[:, t] with labels[:, t].",
+                failure_reason=f"predicts {token}",
+            )
+    interpretation = "The next token has the lowest loss."
+    return CheckResult(PREDICTED_TOKEN_CHECK_NAME, True, procedure, "", interpretation)
+
+
 def check_finite_scores(evaluation: Evaluation) -> CheckResult:
     """Check that every recorded loss is finite."""
     losses = torch.as_tensor(evaluation.losses)
@@ -261,6 +296,7 @@ def run_scoring_checks(
     checks: dict[str, Callable[[], CheckResult]] = {BATCHES_CHECK_NAME: lambda: check_scored_batches(rescorer)}
     if rescorer.target.is_causal:
         checks[CAUSALITY_CHECK_NAME] = lambda: check_scored_causality(rescorer)
+        checks[PREDICTED_TOKEN_CHECK_NAME] = lambda: check_predicted_token(rescorer)
     checks[ORDER_CHECK_NAME] = lambda: check_scored_order(rescorer)
     if rebuild is not None:
         checks[WEIGHTS_CHECK_NAME] = lambda: check_scored_weights(rescorer, rebuild)

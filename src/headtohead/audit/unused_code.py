@@ -17,12 +17,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.loss import _Loss
 
-from headtohead.audit.user_code import LIBRARY_PREFIXES, fork_rngs_for_user_code
+from headtohead.audit.user_code import LIBRARY_PREFIXES
 from headtohead.data.batches import IGNORE_INDEX, Batch
 from headtohead.errors import ModelError
 from headtohead.nn.custom_model import CustomModel, extract_logits
 from headtohead.nn.parts.attention import MultiHeadAttention
 from headtohead.nn.parts.context import ForwardContext
+from headtohead.nn.random_state import fork_seeded_rng
 from headtohead.nn.transformer import Transformer
 from headtohead.training.optimization.scheduled_optimizer import ScheduledOptimizer
 
@@ -45,7 +46,7 @@ def check_unused_code(model: nn.Module, batch: Batch, optimizer: ScheduledOptimi
     network = model.inner if isinstance(model, CustomModel) else model
     has_own_loss = isinstance(model, CustomModel) and model.has_training_loss
     batch = batch.slice_rows(0, CHECK_BATCH_SIZE)
-    with fork_rngs_for_user_code("unused code"), torch.enable_grad():
+    with fork_seeded_rng("unused code"), torch.enable_grad():
         for description in () if has_own_loss else _iter_unused_losses(network.train(), batch):
             raise ModelError(
                 f"{description} would be ignored: training minimizes the cross-entropy of the logits. Remove it, or "

@@ -5,7 +5,7 @@ Warnings do not withhold verdicts. Each one states what was measured and what to
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -30,6 +30,9 @@ MAX_ERROR_RATE_REDUCTION = 0.8
 BUDGET_SETTINGS = ("training.budget", "training.batch_size", "data.train_rows")
 MIN_BUDGET_RATIO = 1.05
 """ratio of the numbers of training rows from which two budgets count as different"""
+AuditWarningKind = Literal[
+    "random scores", "untrained weights", "reads padding", "shared layers", "wrong token", "not repeatable"
+]
 COUNT_BASED_MODELS = {
     "uniform": "a uniform guess has",
     "unigram": "token counts have",
@@ -37,9 +40,35 @@ COUNT_BASED_MODELS = {
 }
 
 OPENED_FILES_ADVICE = "The audits cannot know what such files were made from: check that no test text is in them."
-AUDIT_ADVICE: dict[Literal["determinism", "gradients"], str] = {
-    "determinism": "Check that dropout and noise are off in evaluation mode (F.dropout needs training=self.training).",
-    "gradients": "Look for detach(), torch.no_grad(), requires_grad_(False) and layers that forward() does not use.",
+AUDIT_ADVICE: dict[str, tuple[AuditWarningKind, str]] = {
+    "determinism": (
+        "random scores",
+        "Check that dropout and noise are off in evaluation mode (F.dropout needs training=self.training).",
+    ),
+    "gradients": (
+        "untrained weights",
+        "Look for detach(), torch.no_grad(), requires_grad_(False) and layers that forward() does not use.",
+    ),
+    "changed-weights": (
+        "untrained weights",
+        "Check that the optimizer writes to the parameter in place, and that its learning rate is not 0.",
+    ),
+    "padding": (
+        "reads padding",
+        "Accept attention_mask in forward() and exclude padding from attention, pooling and statistics.",
+    ),
+    "separate-layers": (
+        "shared layers",
+        "Unless the layers are meant to share weights, build one per entry: nn.ModuleList(Layer() for _ in range(4)).",
+    ),
+    "predicted-token": (
+        "wrong token",
+        "Labels are already shifted by one position: a loss must compare logits[:, t] with labels[:, t].",
+    ),
+    "reproducible-training": (
+        "not repeatable",
+        "Draw from the global generators of torch, numpy or Python, which are seeded, or seed your own generator.",
+    ),
 }
 """non-blocking audits whose failure is stated above the verdicts, with what to inspect"""
 
@@ -61,10 +90,9 @@ def collect_warnings(
         _find_test_loss_below_train(name, runs_by_seed, splits) for name, runs_by_seed in finished_runs.items()
     ]
     warnings += [_find_identical_initial_weights(name, runs_by_seed) for name, runs_by_seed in finished_runs.items()]
-    for audit in AUDIT_ADVICE:
-        warnings += [
-            _find_failed_nonblocking_audit(name, runs_by_seed, audit) for name, runs_by_seed in finished_runs.items()
-        ]
+    warnings += [
+        warning for name, runs_by_seed in finished_runs.items() for warning in _iter_audit_warnings(name, runs_by_seed)
+    ]
     warnings += [_find_files_read_by_code(name, runs_by_seed) for name, runs_by_seed in finished_runs.items()]
     warnings += [_find_ineffective_change(name, finished_runs, pairs[name], splits) for name in experiment.variants]
     if experiment.equal not in ("tokens", "flops", "seconds"):  # these budgets differ on purpose
@@ -124,7 +152,7 @@ def _find_ineffective_change(
     return ResultWarning(
         kind=kind,
         variant=name,
-        message=f"{name} ({', '.join(pair.settings)}): {observation}.",
+        message=f"{name} ({', '.join(pair.settings) or 'no other setting than the baseline'}): {observation}.",
         advice="Check that the model reads the setting, and that its value makes a difference.",
     )
 
@@ -144,20 +172,20 @@ def _find_identical_initial_weights(name: str, runs: Mapping[int, Run]) -> Resul
     )
 
 
-def _find_failed_nonblocking_audit(
-    name: str, runs: Mapping[int, Run], audit: Literal["determinism", "gradients"]
-) -> ResultWarning | None:
-    """Warn if an audit that does not withhold verdicts failed for any seed, quoting the first observation."""
-    results = [result for run in runs.values() for result in run.audits or () if result.name == audit]
-    failed_results = [result for result in results if result.passed is False]
-    if not failed_results:
-        return None
-    return ResultWarning(
-        kind="random scores" if audit == "determinism" else "untrained weights",
-        variant=name,
-        message=f"{name}: {failed_results[0].observation}.",
-        advice=AUDIT_ADVICE[audit],
-    )
+def _iter_audit_warnings(name: str, runs: Mapping[int, Run]) -> Iterator[ResultWarning]:
+    """Yield a warning of each kind in `AUDIT_ADVICE` for which an audit failed, with the first such observation."""
+    kinds = set()
+    is_custom = all(isinstance(run.trial.model, CustomModelConfig) for run in runs.values())
+    for audit, (kind, advice) in AUDIT_ADVICE.items():
+        if kind == "reads padding" and not is_custom:
+            continue  # a setting of the experiment file
+        results = [result for run in runs.values() for result in run.audits or () if result.name == audit]
+        failed_results = [result for result in results if result.passed is False]
+        if failed_results and kind not in kinds:
+            kinds.add(kind)
+            yield ResultWarning(
+                kind=kind, variant=name, message=f"{name}: {failed_results[0].observation}.", advice=advice
+            )
 
 
 def _find_files_read_by_code(name: str, runs: Mapping[int, Run]) -> ResultWarning | None:

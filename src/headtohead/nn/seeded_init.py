@@ -12,7 +12,7 @@ from headtohead.nn.dispatch_mode import EagerDispatchMode
 from headtohead.nn.parts.base import Part
 from headtohead.nn.parts.init import Init, LayerRole
 from headtohead.nn.parts.output import Output
-from headtohead.nn.torch_rng import fork_seeded_rng
+from headtohead.nn.random_state import fork_seeded_rng
 
 
 class WriteRecorder(EagerDispatchMode):

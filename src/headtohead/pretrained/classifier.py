@@ -24,7 +24,7 @@ from headtohead import safe_open
 from headtohead.config.tables.model import PretrainedModelConfig
 from headtohead.errors import ModelError, RunFolderError
 from headtohead.nn.protocol import ModelOutput
-from headtohead.nn.torch_rng import fork_seeded_rng
+from headtohead.nn.random_state import fork_seeded_rng
 from headtohead.pretrained import lora
 from headtohead.pretrained.loading import (
     build_mismatch_error,

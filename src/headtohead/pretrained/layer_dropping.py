@@ -12,7 +12,7 @@ from typing import Any, Literal
 from torch import nn
 
 from headtohead.errors import ModelError
-from headtohead.nn.torch_rng import fork_seeded_rng
+from headtohead.nn.random_state import fork_seeded_rng
 from headtohead.pretrained.pretrained_model import PretrainedModel
 
 LayerSelection = Literal["evenly", "first"]

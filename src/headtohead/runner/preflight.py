@@ -17,10 +17,16 @@ from headtohead.errors import DiskFullError, RequestError
 from headtohead.findings.comparability import ScoreColumns, add_settings_to_reason, compare_scored_texts
 from headtohead.findings.example_scores import ScoreUnit
 from headtohead.model_cost import ModelCost, has_user_code
+from headtohead.nn.parts.context import TrainingContext
 from headtohead.tasks.registry import get_task, prepare_dataset
+from headtohead.training.parts.schedule import Schedule
 from headtohead.trials.evaluation import describe_scored_splits
 from headtohead.trials.step_cost import compute_trial_model_cost
 from headtohead.trials.trial import build_training
+
+MIN_LR_FACTOR = 0.01
+"""if all factors are smaller, the warmup is too long, or the schedule returns learning rates instead of factors"""
+NUM_CHECKED_STEPS = 200
 
 
 def check_runnable(experiment: Experiment) -> dict[str, ModelCost]:
@@ -53,13 +59,27 @@ def check_runnable(experiment: Experiment) -> dict[str, ModelCost]:
                 with_dependencies=False,
                 model_cost=model_costs[variant],
             )
+        if not experiment.quick:
+            _check_schedule(trial, trainer.optimizer.lr_schedule, trainer.total_steps)
         if has_user_code(trial.model):
             batch = get_task(trial.task).build_audit_batch(trial, dataset)
             check_unused_code(model, batch, trainer.optimizer)
-            check_forbidden_code(model, batch)
+            check_forbidden_code(model, batch, trainer.objective.compute_loss, trainer.optimizer.parameters)
             torch_globals.raise_if_changed(f"the model of {variant}")
     check_scored_text(experiment)
     return model_costs
+
+
+def _check_schedule(trial: Trial, schedule: Schedule, total_steps: int) -> None:
+    """Raise RequestError if a schedule never reaches a hundredth of the learning rate of the file."""
+    steps = {step * (total_steps - 1) // NUM_CHECKED_STEPS for step in range(NUM_CHECKED_STEPS + 1)}
+    largest_factor = max(float(schedule.get_factor(TrainingContext(step, total_steps))) for step in steps)
+    if largest_factor < MIN_LR_FACTOR:
+        raise RequestError(
+            f"training.schedule: the factor of {trial.training.schedule.kind} is at most {largest_factor:.2g} in "
+            f"{total_steps:,} steps, so almost nothing is trained; shorten the warmup, or let get_factor() return a "
+            "multiple of the learning rate, such as 1"
+        )
 
 
 def check_disk_space(experiment: Experiment, folder: Path, num_workers: int, weights_bytes: int) -> None:

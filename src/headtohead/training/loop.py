@@ -24,8 +24,8 @@ from headtohead.data.batches import Batch, BatchSchedule
 from headtohead.data.evaluation_examples import EvaluationExamples, sample_within_pass_limit
 from headtohead.errors import DivergedError
 from headtohead.json_files import append_jsonl, read_jsonl
+from headtohead.nn.random_state import seed_all_generators
 from headtohead.nn.tensor_hashes import hash_tensor_values
-from headtohead.nn.torch_rng import seed_devices
 from headtohead.training import checkpoints, tensor_files
 from headtohead.training.checkpoints import TrainingState
 from headtohead.training.hardware import process_memory
@@ -167,7 +167,7 @@ class Trainer:
         previous_seconds = self.step_timer.step_seconds
         with self.step_timer.time_step():
             self.evaluations.clear()
-            seed_devices(rng.derive_seed(self.seed, "dropout", step, *self.process.rng_suffix))
+            seed_all_generators(rng.derive_seed(self.seed, "dropout", step, *self.process.rng_suffix))
             batch = self.batch_schedule.get_batch(step)
             loss = self.process.backward(self.gradients, batch, self.optimizer.parameters)
             has_finite_gradients = self.gradients.unscale_gradients(self.optimizer.parameters)

@@ -14,14 +14,17 @@ from headtohead.audit.data_checks import split_leakage
 from headtohead.audit.rescoring import NUM_SAMPLED_ROWS, ModelRescorer
 from headtohead.audit.result import CheckResult
 from headtohead.audit.scoring_audit import run_scoring_checks
+from headtohead.audit.training_audit import check_changed_weights, check_separate_layers, check_training_passes
 from headtohead.config.experiment import Trial
 from headtohead.config.tables.data import DataConfig
+from headtohead.config.tables.model import CustomModelConfig
 from headtohead.config.tasks import TaskName
 from headtohead.data.encoding import TokenRows
 from headtohead.data.scored_text import ScoredText, describe_scored_text
 from headtohead.data.splits import select_evenly_spaced
 from headtohead.model_cost import has_user_code
 from headtohead.model_factory import build_model
+from headtohead.nn.tensor_hashes import compute_tensor_hashes
 from headtohead.tasks.base import TrialModel
 from headtohead.tasks.dataset import Dataset
 from headtohead.tasks.registry import get_task, prepare_dataset
@@ -108,20 +111,51 @@ def audit_trial_scores(
     return run_scoring_checks(rescorer, [evaluations[name] for name in test_splits], rebuild_model)
 
 
+def audit_trial_training(
+    trial: Trial,
+    dataset: Dataset,
+    model: TrialModel,
+    device: torch.device,
+    initial_hashes: Mapping[str, str],
+    chosen_step: int,
+) -> list[CheckResult]:
+    """Return the audits of how a trial's model was trained.
+
+    `initial_hashes` are the hashes of its tensors at step 0, and `chosen_step` is the step after which its weights were
+    kept.
+    """
+    results = [check_changed_weights(model, initial_hashes)] if chosen_step else []
+    if not has_user_code(trial.model):
+        return results
+    task = get_task(trial.task)
+    objective, batch = task.build_objective(dataset), task.build_audit_batch(trial, dataset).to(device)
+    initial_weights_differ = False
+    if isinstance(trial.model, CustomModelConfig):  # parts are initialized from (seed, module name)
+        rebuilt_hashes = compute_tensor_hashes(_build_trial_model(trial, dataset))
+        initial_weights_differ = any(initial_hashes.get(name) != value for name, value in rebuilt_hashes.items())
+        results.append(check_separate_layers(model))
+    return [*results, *check_training_passes(model, batch, objective.compute_loss, initial_weights_differ)]
+
+
 def _rebuild_trained_model(trial: Trial, dataset: Dataset, model: TrialModel) -> TrialModel:
     """Return a new model with the tensors of a trial's trained model, to audit the evaluation.
 
     The scoring audits compare both, to detect state of user code that is not saved.
     """
-    rebuilt_model = build_model(
+    rebuilt_model = _build_trial_model(trial, dataset)
+    load_model_tensors(rebuilt_model, collect_model_tensors(model), "the trained model")
+    return rebuilt_model
+
+
+def _build_trial_model(trial: Trial, dataset: Dataset) -> TrialModel:
+    """Return a new model of a trial with its own initial weights, without those that it copies from other models."""
+    return build_model(
         trial.model,
         dataset.tokenizer.vocab_size,
         dataset.num_classes,
         is_causal=trial.spec.target.is_causal,
         seed=trial.seed,
     )
-    load_model_tensors(rebuilt_model, collect_model_tensors(model), "the trained model")
-    return rebuilt_model
 
 
 def find_unseen_rows(trial: Trial, dataset: Dataset) -> dict[str, tuple[str, NDArray[np.intp]]]:

@@ -34,7 +34,7 @@ def build_result(
     training_result: TrainingResult,
     evaluations: dict[str, Evaluation],
     seconds: float,
-    task_result: dict[str, float],
+    other_fields: Mapping[str, object],
 ) -> schemas.ResultFile:
     """Return the content of result.json: scores, a training summary, and checksums of all files in the run folder."""
     metric = trial.spec.metric
@@ -64,7 +64,7 @@ def build_result(
             "training": {**training_summary, "resharded": list(training_result.resharded)},
             "trial_seconds": round(seconds, 3),
             "sha256": checksums,
-            **task_result,
+            **other_fields,
         }
     )
 

@@ -10,7 +10,13 @@ from pathlib import Path
 
 import torch
 
-from headtohead.audit.opened_files import check_opened_files, list_opened_files, record_opened_files
+from headtohead.audit.opened_files import (
+    check_opened_files,
+    compute_file_digests,
+    list_opened_files,
+    list_written_files,
+    record_opened_files,
+)
 from headtohead.config.experiment import Trial
 from headtohead.errors import RunFolderError
 from headtohead.experiment import schemas
@@ -35,6 +41,7 @@ from headtohead.training.training_progress import TrainingProgress
 from headtohead.trials import analyses, result_files
 from headtohead.trials.evaluation import (
     audit_trial_scores,
+    audit_trial_training,
     describe_scored_splits,
     evaluate_splits,
     find_unseen_rows,
@@ -82,11 +89,17 @@ def run_trial(
         if not ranks.is_main_process:
             return None
         # Audit the scores before anything else runs the model.
-        scoring_audits = (
-            [] if trial.is_search else audit_trial_scores(trial, dataset, model, selected_device, evaluations)
-        )
+        scoring_audits = []
+        if not trial.is_search:
+            scoring_audits = audit_trial_scores(trial, dataset, model, selected_device, evaluations)
+            initial_hashes = schemas.read_record(folder / "start.json", schemas.StartFile).tensor_hashes
+            scoring_audits += audit_trial_training(
+                trial, dataset, model, selected_device, initial_hashes, training_result.chosen_step
+            )
+    opened_files: list[Path] = []
     if code_files := find_code_files(trial):
-        scoring_audits.append(check_opened_files(list_opened_files(code_files.values()), dataset.corpus))
+        opened_files = list_opened_files(code_files.values())
+        scoring_audits.append(check_opened_files(opened_files, code_files.values(), dataset.corpus))
     result_files.write_scores(folder, evaluations, describe_scored_splits(trial, dataset, evaluations))
     task_result = task.write_outputs(trial, dataset, model, folder)
     if not trial.is_search:
@@ -96,7 +109,14 @@ def run_trial(
         model_io.save_model(folder, model, dataset.tokenizer, trial, dataset.label_names)
     # result.json is written last and marks the run as finished.
     seconds = time.perf_counter() - start_time
-    result = result_files.build_result(trial, folder, training_result, evaluations, seconds, task_result)
+    result = result_files.build_result(
+        trial,
+        folder,
+        training_result,
+        evaluations,
+        seconds,
+        {**task_result, "opened_files": compute_file_digests(opened_files), "written_files": list_written_files()},
+    )
     schemas.write_record(folder / "result.json", result, fsync=True, with_checksum=True)
     result_files.remove_checkpoints_of_finished_trial(folder)
     return result
@@ -184,7 +204,7 @@ def build_training(
 
 def _claim_run_folder(trial: Trial, dataset: Dataset, folder: Path) -> None:
     """Write trial.json to a new run folder; raise RunFolderError if the folder holds a different trial."""
-    identity = compute_run_identity(trial, dataset.corpus.digest)
+    identity = compute_run_identity(trial, dataset.corpus.digest, with_data_files=False)
     trial_path = folder / "trial.json"
     if trial_path.is_file():
         verify_json_checksum(trial_path, f"remove {folder} to restart the trial")

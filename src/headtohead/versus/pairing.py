@@ -39,8 +39,8 @@ class Pairing:
         `init_weights` initializes one module, as in `model.apply(init_weights)`. By default, each module's
         `reset_parameters` is called, which overrides any initialization in the model's constructor.
         """
+        from headtohead.nn.random_state import fork_seeded_rng
         from headtohead.nn.seeded_init import init_parameters
-        from headtohead.nn.torch_rng import fork_seeded_rng
 
         if init_weights is None:
             init_parameters(model, self.seed)

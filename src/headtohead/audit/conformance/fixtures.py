@@ -13,7 +13,7 @@ from headtohead.audit.tolerance import PART_TOLERANCES
 from headtohead.config.tables import model as config_model
 from headtohead.config.tasks import Target
 from headtohead.model_factory import build_model
-from headtohead.nn.torch_rng import fork_seeded_rng
+from headtohead.nn.random_state import fork_seeded_rng
 from headtohead.nn.transformer import Transformer
 
 VOCAB_SIZE = 23

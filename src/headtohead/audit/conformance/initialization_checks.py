@@ -13,8 +13,8 @@ from headtohead.audit.conformance.assertions import CheckFailedError
 from headtohead.audit.conformance.fixtures import VOCAB_SIZE, PartFixture
 from headtohead.model_factory import build_model
 from headtohead.nn.parts.base import Part
+from headtohead.nn.random_state import fork_seeded_rng
 from headtohead.nn.seeded_init import WriteRecorder
-from headtohead.nn.torch_rng import fork_seeded_rng
 from headtohead.nn.transformer import Transformer
 
 MIN_VALUES_FOR_SPREAD = 64

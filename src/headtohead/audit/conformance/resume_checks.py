@@ -12,7 +12,7 @@ from headtohead.audit.conformance.fixtures import NUM_CLASSES, VOCAB_SIZE, PartF
 from headtohead.config.tables.training import TrainingConfig
 from headtohead.data.batches import Batch
 from headtohead.model_factory import build_model
-from headtohead.nn.torch_rng import fork_seeded_rng
+from headtohead.nn.random_state import fork_seeded_rng
 from headtohead.nn.transformer import Transformer
 from headtohead.training.optimization.hessian import estimate_hessian_diagonal
 from headtohead.training.optimization.scheduled_optimizer import ScheduledOptimizer

@@ -63,6 +63,9 @@ def check_gradients(audited_model: AuditedModel) -> CheckResult:
     }
     if not parameters:
         return build_inapplicable_result(GRADIENT_CHECK_NAME, "the model has no trainable weights")
+    if isinstance(audited_model.model, CustomModel) and audited_model.model.has_training_loss:
+        # Its loss may train weights that the logits do not depend on. The audit of trained weights finds the others.
+        return build_inapplicable_result(GRADIENT_CHECK_NAME, "the network has a training loss of its own")
     without_gradient, not_finite = _find_invalid_gradients(audited_model)
     if without_gradient:
         # A gate initialized to 0 blocks gradients for one step only: ignore weights that a perturbation reaches.

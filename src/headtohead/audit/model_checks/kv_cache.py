@@ -16,9 +16,10 @@ from headtohead.audit.model_checks.base import FailureWording, Measurement, Mode
 from headtohead.audit.model_checks.padding import build_mixed_padding_mask
 from headtohead.audit.result import CheckResult
 from headtohead.audit.tolerance import Difference, measure_tensor_difference
-from headtohead.audit.user_code import fork_rngs_for_user_code, format_model_error
+from headtohead.audit.user_code import format_model_error
 from headtohead.generation.session import DecodingSession
 from headtohead.nn.kv_cache import KVCache
+from headtohead.nn.random_state import fork_seeded_rng
 from headtohead.nn.transformer import Transformer
 
 MAX_DECODED_TOKENS = 8
@@ -109,11 +110,11 @@ def _measure_decoding_session_error(audited_model: AuditedModel) -> Difference:
     expected = torch.stack([logits[-num_decoded - 1 :] for logits in full_logits])
     prompts = [sequence[:-num_decoded].tolist() for sequence in sequences]
     try:
-        with fork_rngs_for_user_code(audited_model.seed, "audit", 0):
+        with fork_seeded_rng(audited_model.seed, "audit", 0):
             session = DecodingSession(audited_model.model, prompts)
         step_logits = [session.logits]
         for token_ids in input_ids[:, -num_decoded:].unbind(1):
-            with fork_rngs_for_user_code(audited_model.seed, "audit", 0):
+            with fork_seeded_rng(audited_model.seed, "audit", 0):
                 session.append_tokens(token_ids.tolist())
             step_logits.append(session.logits)
     except Exception as error:

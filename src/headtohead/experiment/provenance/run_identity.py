@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from headtohead.atomic_io import compute_sha256
 from headtohead.config.experiment import Trial
 from headtohead.config.overlays import flatten_settings
 from headtohead.config.tables import model
-from headtohead.experiment.provenance.user_files import find_code_files, find_data_files
+from headtohead.experiment.provenance.user_files import find_code_files, find_data_files, find_environment_variables
 
 Dependencies = dict[str, str]
-"""SHA-256 or version, by the name of a code file, a data file, a setting that names weights, or the package"""
+"""SHA-256 or version, by the name of a code or data file, an environment variable, a setting that names weights, or
+the package"""
 DATA_FILE_PREFIX = "file "
 """prefix of the names of data files that user code reads"""
 
@@ -27,6 +29,10 @@ def describe_dependencies(trial: Trial) -> Dependencies:
     dependencies = {"headtohead": metadata.version("headtohead")}
     dependencies |= {name: compute_sha256(file) for name, file in find_code_files(trial).items()}
     dependencies |= {f"{DATA_FILE_PREFIX}{name}": compute_sha256(file) for name, file in find_data_files(trial).items()}
+    for name in find_environment_variables(trial):
+        value = os.environ.get(name)
+        digest = "not set" if value is None else hashlib.sha256(value.encode()).hexdigest()
+        dependencies[f"environment variable {name}"] = digest
     if isinstance(trial.model, model.PretrainedModelConfig):
         dependencies["model.pretrained"] = compute_weights_digest(locate_weights(trial.model.pretrained))
     if trial.teacher is not None and isinstance(trial.teacher.model, str):
@@ -36,8 +42,11 @@ def describe_dependencies(trial: Trial) -> Dependencies:
     return dependencies
 
 
-def compute_run_identity(trial: Trial, corpus_digest: str) -> str:
-    """Return a hash of all inputs that determine the results of a run. Files are identified by content, not by path."""
+def compute_run_identity(trial: Trial, corpus_digest: str, *, with_data_files: bool = True) -> str:
+    """Return a hash of all inputs that determine the results of a run. Files are identified by content, not by path.
+
+    Without `with_data_files`, data files that user code names are excluded: it may write to them while it runs.
+    """
     settings = trial.dump_variant_settings()
     del settings["data"]["source"], settings["plugins"]
     if isinstance(trial.model, model.CustomModelConfig):
@@ -48,7 +57,12 @@ def compute_run_identity(trial: Trial, corpus_digest: str) -> str:
         del settings["teacher"]["model"]
     if isinstance(trial.model, model.TransformerConfig) and isinstance(trial.model.init_from, str):
         del settings["model"]["init_from"]
-    inputs_json = json.dumps([settings, trial.seed, corpus_digest, describe_dependencies(trial)], sort_keys=True)
+    dependencies = {
+        name: digest
+        for name, digest in describe_dependencies(trial).items()
+        if with_data_files or not name.startswith(DATA_FILE_PREFIX)
+    }
+    inputs_json = json.dumps([settings, trial.seed, corpus_digest, dependencies], sort_keys=True)
     return hashlib.sha256(inputs_json.encode()).hexdigest()[:16]
 
 

@@ -7,8 +7,9 @@ experiment requests its seed, if its weights are not those of a different seed, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from headtohead.atomic_io import compute_sha256
@@ -67,6 +68,7 @@ def find_resume_issues(runs: ExperimentRuns, metadata: ExperimentFile) -> list[R
     return _merge_seeds(
         [
             *find_foreign_runs(runs, metadata),
+            *_find_runs_of_edited_files(runs, metadata),
             *_find_foreign_search_runs(runs, metadata),
             *(issue for issue in journal_issues if issue.kind != "missing"),
         ]
@@ -76,13 +78,15 @@ def find_resume_issues(runs: ExperimentRuns, metadata: ExperimentFile) -> list[R
 def find_foreign_runs(runs: ExperimentRuns, metadata: ExperimentFile) -> list[RunIssue]:
     """Return the runs with different settings, corpora, code or seeds, and those that are copies."""
     issues: list[RunIssue] = []
+    written_paths = _collect_written_paths(runs)
+    known_digests: dict[str, str] = {}
     for variant in metadata.experiment.names:
         first_seed_by_weights: dict[str, int] = {}
         for seed in runs.seeds(variant):
             run = runs.run(variant, seed)
             if not (run.folder / "trial.json").is_file() and not run.is_finished:
                 continue
-            if problem := _describe_foreign_trial(run, metadata, variant, seed):
+            if problem := _describe_foreign_trial(run, metadata, variant, seed, written_paths):
                 issues.append(RunIssue(variant, (seed,), "foreign", problem, TRAIN_AGAIN_REMEDY))
             elif seed >= metadata.experiment.max_seeds:
                 problem = f"has runs that the experiment does not ask for (seeds = {metadata.experiment.seeds})"
@@ -93,7 +97,34 @@ def find_foreign_runs(runs: ExperimentRuns, metadata: ExperimentFile) -> list[Ru
             ):
                 problem = f"has the same trained weights as with seed {first}, byte for byte: copied, or not seeded"
                 issues.append(RunIssue(variant, (seed,), "copied", problem, TRAIN_AGAIN_REMEDY))
+            elif run.is_finished and (changed := _list_changed_files(run, known_digests)):
+                problem = f"read {', '.join(changed)} in another version than other runs of the experiment"
+                issues.append(RunIssue(variant, (seed,), "foreign", problem, TRAIN_AGAIN_REMEDY))
+            if run.is_finished:
+                known_digests = {**run.result.opened_files, **known_digests}
+                known_digests = {path: digest for path, digest in known_digests.items() if path not in written_paths}
     return issues
+
+
+def _list_changed_files(run: Run, digests: Mapping[str, str]) -> list[str]:
+    """Return the files that the code of a run read and whose digests differ from the given ones, by path."""
+    return [path for path, digest in run.result.opened_files.items() if digests.get(path, digest) != digest]
+
+
+def _find_runs_of_edited_files(runs: ExperimentRuns, metadata: ExperimentFile) -> Iterator[RunIssue]:
+    """Yield the runs whose code read a file that was edited since. New runs would read a different version."""
+    written_paths = _collect_written_paths(runs)
+    for variant in metadata.experiment.names:
+        for seed, run in runs.finished(variant).items():
+            files = [Path(path) for path in run.result.opened_files]
+            digests = {str(file): compute_sha256(file) for file in files if file.is_file()}
+            named_files = [name for name in run.trial_file.dependencies if name.startswith(DATA_FILE_PREFIX)]
+            for path in list(digests):
+                if path in written_paths or any(_is_one_of(name, [path]) for name in named_files):
+                    del digests[path]  # files that the code names are compared by name
+            if changed := _list_changed_files(run, digests):
+                problem = f"was trained with different files or versions: {', '.join(changed)} was changed"
+                yield RunIssue(variant, (seed,), "foreign", problem, TRAIN_AGAIN_REMEDY)
 
 
 def _find_foreign_search_runs(runs: ExperimentRuns, metadata: ExperimentFile) -> Iterator[RunIssue]:
@@ -108,7 +139,19 @@ def _find_foreign_search_runs(runs: ExperimentRuns, metadata: ExperimentFile) ->
             yield RunIssue(name, (trial_file.trial.seed,), "foreign", problem, TRAIN_AGAIN_REMEDY)
 
 
-def _describe_foreign_trial(run: Run, metadata: ExperimentFile, variant: str, seed: int) -> str:
+def _collect_written_paths(runs: ExperimentRuns) -> list[str]:
+    """Return the files that user code wrote in any run, such as logs and caches. Their content is no input."""
+    return [
+        path
+        for variant in runs.experiment.names
+        for run in runs.finished(variant).values()
+        for path in run.result.written_files
+    ]
+
+
+def _describe_foreign_trial(
+    run: Run, metadata: ExperimentFile, variant: str, seed: int, written_paths: Sequence[str]
+) -> str:
     """Return how a run's settings, corpus or files differ from those of the experiment, or an empty string."""
     recorded_trial, expected_trial = run.trial_file.trial, build_trial(metadata.experiment, variant, seed)
     expected_settings = {"variant": variant, "seed": seed, **expected_trial.dump_variant_settings()}
@@ -122,10 +165,13 @@ def _describe_foreign_trial(run: Run, metadata: ExperimentFile, variant: str, se
     corpus_digest = run.trial_file.corpus_digest
     if corpus_digest != metadata.corpus_digests.get(variant, corpus_digest):
         return "was trained on a different corpus than the experiment: the data was changed"
-    return _describe_changed_dependencies(run.trial_file.dependencies, metadata.dependencies.get(variant, {}))
+    expected = metadata.dependencies.get(variant, {})
+    return _describe_changed_dependencies(run.trial_file.dependencies, expected, written_paths)
 
 
-def _describe_changed_dependencies(recorded: Dependencies, expected: Dependencies) -> str:
+def _describe_changed_dependencies(
+    recorded: Dependencies, expected: Dependencies, written_paths: Sequence[str] = ()
+) -> str:
     """Return which files or versions differ between a run and its experiment, as a predicate about the variant.
 
     Return an empty string if there are no differences, so that the run belongs to the experiment.
@@ -134,12 +180,21 @@ def _describe_changed_dependencies(recorded: Dependencies, expected: Dependencie
         name
         for name in dict.fromkeys([*expected, *recorded])
         if expected.get(name) != recorded.get(name)
-        # Workers of a cluster may have data files elsewhere.
-        and not (name.startswith(DATA_FILE_PREFIX) and (name not in expected or name not in recorded))
+        and not (
+            name.startswith(DATA_FILE_PREFIX)
+            # Workers of a cluster may have data files elsewhere.
+            and (name not in expected or name not in recorded or _is_one_of(name, written_paths))
+        )
     ]
     return (
         f"was trained with different files or versions: {', '.join(changed_names)} was changed" if changed_names else ""
     )
+
+
+def _is_one_of(dependency: str, paths: Sequence[str]) -> bool:
+    """Return whether the data file of a dependency, as the code names it, is one of the paths."""
+    name = Path(dependency.removeprefix(DATA_FILE_PREFIX)).parts
+    return any(Path(path).parts[-len(name) :] == name for path in paths)
 
 
 def _get_weights_digest(run: Run) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -17,6 +18,13 @@ from headtohead import safe_open
 from headtohead.config.experiment import Experiment, Trial
 from headtohead.config.overlays import flatten_settings
 
+ENVIRONMENT_OBJECTS = ("environ", "os.environ")
+ENVIRONMENT_FUNCTIONS = ("getenv", "os.getenv", "environ.get", "os.environ.get")
+MACHINE_VARIABLES = re.compile(
+    "(CUDA|CUBLAS|NCCL|TORCH|PYTORCH|PYTHON|OMP|MKL|HF|SLURM|RAY|WANDB|XDG|LC|MASTER)_.*|(LOCAL_)?RANK|WORLD_SIZE|"
+    "HOME|USER|PATH|PWD|LANG|TMPDIR|PYTHONPATH|TOKENIZERS_PARALLELISM"
+)
+"""environment variables that describe the machine or process, and differ between the workers of an experiment"""
 PACKAGE_NAME = __name__.partition(".")[0]
 MAX_FILE_NAME_BYTES = 255
 
@@ -81,13 +89,9 @@ def _find_local_imports(
 
 
 def _list_imported_modules(file: Path, package: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Return the modules that a user's code file imports, as tuples of name parts; an empty list if it is invalid."""
-    try:
-        tree = ast.parse(safe_open.read_file(file, follow_link=True))
-    except (SyntaxError, ValueError):
-        return []
+    """Return the modules that a code file imports, as tuples of name parts; an empty list if it cannot be parsed."""
     modules: list[tuple[str, ...]] = []
-    for node in ast.walk(tree):
+    for node in _walk_code(file):
         if isinstance(node, ast.Import):
             modules += [tuple(alias.name.split(".")) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -120,6 +124,33 @@ def find_data_files(trial: Trial) -> dict[str, Path]:
     return {name: file for name, file in data_files.items() if file.suffix != ".py"}
 
 
+def find_environment_variables(trial: Trial) -> list[str]:
+    """Return the names of the environment variables that a trial's user code reads, if they are string literals."""
+    names = {name for code_file in find_code_files(trial).values() for name in _list_environment_variables(code_file)}
+    return sorted(name for name in names if not MACHINE_VARIABLES.fullmatch(name))
+
+
+def _list_environment_variables(code_file: Path) -> list[str]:
+    """Return the environment variables that a user's file reads, such as SCALE in `os.environ.get("SCALE")`."""
+    names = []
+    for node in _walk_code(code_file):
+        keys: list[ast.expr] = []
+        if isinstance(node, ast.Subscript) and ast.unparse(node.value) in ENVIRONMENT_OBJECTS:
+            keys = [node.slice]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ENVIRONMENT_FUNCTIONS:
+            keys = node.args[:1]
+        names += [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
+    return names
+
+
+def _walk_code(code_file: Path) -> Iterator[ast.AST]:
+    """Yield every node of the syntax tree of a user's file; none if it cannot be parsed."""
+    try:
+        yield from ast.walk(ast.parse(safe_open.read_file(code_file, follow_link=True)))
+    except (SyntaxError, ValueError):
+        return
+
+
 def _find_file(name: str, folders: Sequence[Path]) -> dict[str, Path]:
     """Return {name: path} of a user's file in the first folder that contains it, or an empty dict."""
     if not 0 < len(os.fsencode(name)) <= MAX_FILE_NAME_BYTES or "\0" in name:
@@ -133,11 +164,7 @@ def _list_path_literals(code_file: Path) -> list[str]:
 
     Literals joined by `/` or os.path.join are returned as one.
     """
-    try:
-        tree = ast.parse(safe_open.read_file(code_file, follow_link=True))
-    except (SyntaxError, ValueError):
-        return []
-    return [path for node in ast.walk(tree) if (path := _extract_literal_path(node))]
+    return [path for node in _walk_code(code_file) if (path := _extract_literal_path(node))]
 
 
 def _extract_literal_path(node: ast.AST) -> str:

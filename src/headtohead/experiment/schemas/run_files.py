@@ -149,6 +149,10 @@ class ResultFile(VersionedRecord):
     """duration of the trial, with evaluation and audits"""
     seconds_per_summary: float | None = None
     """duration of one generated summary; distillation on summaries, first seed only"""
+    opened_files: dict[str, str] = {}
+    """SHA-256 of each file that the code of a network or part read during the run, by path"""
+    written_files: list[str] = []
+    """paths of the files that this code wrote; their content is not an input of the run"""
     sha256: dict[str, str]
     """checksum of every other file of the run"""
 

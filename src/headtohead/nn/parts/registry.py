@@ -18,7 +18,7 @@ from headtohead.config.base import ComponentConfig
 from headtohead.config.validation.component_options import validate_component, validate_component_options
 from headtohead.errors import PartError, ValidationIssue, format_suggestion
 from headtohead.nn.parts.base import Component, ModelSizes, Part
-from headtohead.nn.torch_rng import fork_seeded_rng
+from headtohead.nn.random_state import fork_seeded_rng
 from headtohead.nn.user_imports import import_user_file
 
 SLOT_MODULES = {

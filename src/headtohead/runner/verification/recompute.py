@@ -28,7 +28,12 @@ from headtohead.tasks.pretraining import is_head_tensor
 from headtohead.tasks.registry import get_task, prepare_dataset
 from headtohead.training.task_objectives.evaluation_pass import Evaluation
 from headtohead.trials.analyses import TrainedTrial, audit_trial_models
-from headtohead.trials.evaluation import audit_trial_scores, describe_scored_splits, evaluate_splits
+from headtohead.trials.evaluation import (
+    audit_trial_scores,
+    audit_trial_training,
+    describe_scored_splits,
+    evaluate_splits,
+)
 from headtohead.trials.trial import build_initial_model, build_training
 
 LOSS_TOLERANCE = 1e-5
@@ -96,6 +101,9 @@ class RecomputedRun:
         """Compare the outcome of every audit, except the initial loss of models that start from other weights."""
         trial, model = self.trial, self.saved_model.model
         audits = audit_trial_scores(trial, self.dataset, model, CPU, self.evaluations)
+        audits += audit_trial_training(
+            trial, self.dataset, model, CPU, self.run.start.tensor_hashes, self.run.result.training.chosen_step
+        )
         if trial.seed == 0:
             can_rebuild_start = not _has_dependencies(self.run)
             get_initial_model = partial(build_initial_model, trial, self.dataset, with_dependencies=False)

@@ -17,8 +17,8 @@ from headtohead.nn.parts.base import ModelSizes, Part
 from headtohead.nn.parts.context import ForwardContext
 from headtohead.nn.parts.registry import register_part
 from headtohead.nn.protocol import ModelOutput
+from headtohead.nn.random_state import fork_seeded_rng
 from headtohead.nn.seeded_init import init_parameters
-from headtohead.nn.torch_rng import fork_seeded_rng
 from headtohead.nn.transformer import Transformer
 
 UNKNOWN_SIZES = ModelSizes(width=0, heads=0, head_dim=0, layers=0, context=0, vocab_size=0, is_causal=False)
