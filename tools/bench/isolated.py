@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import sys
 import tempfile
 import time
@@ -24,19 +25,24 @@ from torch.nn import functional as F
 from headtohead.config.tables.model import TransformerConfig
 from headtohead.config.tables.training import TrainingConfig
 from headtohead.data.batches import Batch
+from headtohead.execution import local_worker
 from headtohead.model_factory import build_model
 from headtohead.nn.transformer import Transformer
 from headtohead.saved_models import model_io
+from headtohead.tasks.registry import prepare_dataset
 from headtohead.training.hardware import process_memory
 from headtohead.training.loop import Trainer
 from headtohead.training.optimization.scheduled_optimizer import ScheduledOptimizer
 from headtohead.training.task_objectives.language_modeling import LanguageModelObjective
 from headtohead.trials import analyses, result_files
 from headtohead.trials import trial as trial_module
+from headtohead.trials.step_cost import compute_trial_model_cost
+from headtohead.trials.timing import estimate_trial_seconds
 
 from . import child_processes
 from .attention_op import build_attention_pass
-from .workload import build_baseline_trial, build_decoder_experiment
+from .experiments import build_decoder_experiment
+from .workload import build_baseline_trial, build_trainer
 
 WARM_UP_LENGTH = 512
 """context length of the unmeasured first run, in tokens"""
@@ -155,11 +161,47 @@ def measure_trial_stages(raw: dict[str, Any], seed: int) -> dict[str, float]:
     return {**seconds, "other": total_seconds - sum(seconds.values()), "total": total_seconds}
 
 
+def measure_pinned_steps(raw: dict[str, Any], folder: str) -> dict[str, float]:
+    """Pin this process to one core and train; return the seconds of the fastest step and the loss of the last one."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    process_memory.retain_freed_memory()
+    model, trainer = build_trainer(raw, 0, Path(folder))
+    model.train()
+    seconds = []
+    for step in range(trainer.total_steps):
+        start_time = time.perf_counter()
+        trainer.train_step(step)
+        seconds.append(time.perf_counter() - start_time)
+    return {"seconds": min(seconds[1:]), "loss": trainer._pending_losses[-1].item()}
+
+
+def measure_estimates(raw: dict[str, Any], seed: int) -> dict[str, float]:
+    """Run one trial in this process; return its duration and peak memory, estimated before and measured."""
+    process_memory.retain_freed_memory()
+    trial = build_baseline_trial(raw, seed)
+    dataset = prepare_dataset(trial.data, trial.task)
+    model_cost = compute_trial_model_cost(trial, dataset)
+    with tempfile.TemporaryDirectory() as scratch:
+        estimated_seconds = estimate_trial_seconds(trial, Path(scratch) / "estimate")
+        process_memory.reset_peak_memory()
+        start_time = time.perf_counter()
+        trial_module.run_trial(trial, Path(scratch) / "run", device="cpu", model_cost=model_cost)
+    return {
+        "parameters": model_cost.parameters,
+        "estimated_seconds": estimated_seconds,
+        "seconds": time.perf_counter() - start_time,
+        "estimated_bytes": local_worker.WORKER_BYTES + model_cost.training_bytes,
+        "bytes": process_memory.read_peak_memory_bytes(),
+    }
+
+
 MEASURED_WORK: dict[str, Callable[..., dict[str, float]]] = {
     "training-step": measure_training_step_memory,
     "attention": measure_attention_memory,
     "window-step": measure_window_step_memory,
     "trial-stages": measure_trial_stages,
+    "pinned-steps": measure_pinned_steps,
+    "estimates": measure_estimates,
 }
 
 

@@ -16,7 +16,10 @@ from headtohead.experiment.provenance.environment import read_processor_name
 
 MATRIX_SIZE = 2048
 """rows and columns of the matrices whose product measures the peak"""
-REPORTED_PACKAGES = ("headtohead", "torch", "transformers", "accelerate", "x-transformers", "tokenizers")
+REPORTED_PACKAGES = (
+    *("headtohead", "torch", "transformers", "accelerate", "x-transformers", "tokenizers"),
+    *("jax", "trl"),
+)
 
 
 def describe_machine(num_cores: int) -> dict[str, Any]:

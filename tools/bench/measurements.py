@@ -55,6 +55,12 @@ class Table:
     note: str = ""
 
 
+def build_missing_peer_table(package: str) -> Table:
+    """Return a table that says which peer was not measured."""
+    reason = "not installed (pip install 'headtohead[bench]')"
+    return Table("Not measured", ["peer", "reason"], [[package, reason]])
+
+
 @dataclass(frozen=True)
 class BenchmarkSettings:
     """How much to measure, on which corpus, and a folder for temporary files."""

@@ -32,10 +32,31 @@ CLASSIFIER = """\
 The base classifier: width 64, 4 layers, 2 heads, context 32, feed-forward 256, mean pooling over tokens that are not
 padding; 15 epochs, 8 seeds, evaluated after each epoch. The layouts are those of the decoder.
 """
+FINETUNING = """\
+MiniLM (22 million parameters) with a new head on labeled rows: 2 seeds of 100 steps of 32 rows of similar length, Adam
+at a constant learning rate, evaluated every 50 steps. Both sides run transformers' encoder.
+"""
+DISTILLATION = """\
+The base decoder learns from the logits of a decoder of twice its width, on one thread. Ours reads the teacher's 50 most
+likely tokens at every position from a cache, which all seeds and variants share. The peers run the teacher at every
+step and compare all probabilities. With all probabilities of the teacher, the losses are equal.
+"""
+NANOGPT = """\
+nanoGPT's configuration for the CPU (4 layers, width 128, context 64, 12 rows, characters), with AdamW, weight decay for
+matrices and gradient clipping, against the same model and loop written in plain PyTorch, on one thread.
+"""
+JAX = """\
+The base decoder, and one of width 256, against jax with one jitted function per step: the same weights, batches, loss
+and Adam. Both processes are pinned to one core; compilation is not measured.
+"""
+LARGE = """\
+A decoder of 10 million parameters (width 256, 8 layers, context 256, 8,000 byte pairs, 32 rows per step) on one thread.
+Estimates are those of `h2h plan`, as a factor in either direction from what a trial takes.
+"""
 STEP = """\
 A step counts as 6 x tokens x parameters FLOPs, without the embedding table. The peak is that of a product of two 2,048
 x 2,048 matrices in float32 on one thread, measured alternately with the steps. Width 64 is the base decoder; width 256
-has context 64 and a feed-forward layer of 1,024.
+has a feed-forward layer of 1,024.
 """
 MEMORY = """\
 The memory that a step adds to what the process held before, each contestant in its own process; the model and the
@@ -47,7 +68,8 @@ Attention in blocks is linear in the context. Full attention is torch's own kern
 too, so only times are compared.
 """
 STARTUP = """\
-The time before the first step. Commands that only read and print do not import torch.
+The time before the first step. Commands that only read and print do not import torch. A worker starts while the command
+itself imports torch, so the two take little longer than one.
 """
 TOKENIZATION = """\
 Text is tokenized once to disk and memory-mapped from there. Both sides use the same BPE tokenizer with 8,000 tokens;
@@ -59,7 +81,12 @@ Generated tokens per second on one thread, against transformers' `generate` with
 SECTIONS = {
     "training": ("Training a decoder", TRAINING),
     "classifier": ("Training a classifier", CLASSIFIER),
+    "finetuning": ("Fine-tuning", FINETUNING),
+    "distillation": ("Distillation", DISTILLATION),
     "step": ("Training step and peak of the machine", STEP),
+    "nanogpt": ("A step of nanoGPT", NANOGPT),
+    "jax": ("A step in jax", JAX),
+    "large": ("Ten million parameters", LARGE),
     "memory": ("Memory of a large vocabulary", MEMORY),
     "window": ("Windows and long contexts", WINDOW),
     "startup": ("Start-up", STARTUP),
@@ -102,6 +129,8 @@ Without success:
 - **torch.compile** of all layers together or of each layer (peak 95 GFLOP/s, on a busy machine): 22 to 65 s of
   compilation, after which the best step took 30.1 or 31.2 ms instead of 28.1 at width 64, 571 instead of 448 at width
   256. The first variant split the layers into several graphs. No run on a CPU is long enough to amortize it.
+- **Training the seeds of a variant as one batched model** and **a handwritten backward pass per layer**: see
+  [the log](log.md).
 - **A handwritten backward pass of the whole model** reached a larger fraction of the peak. It was dropped because it
   cannot be composed of parts.
 

@@ -1,4 +1,5 @@
-"""Models of other libraries with our initial weights: transformers' GPT-2, x-transformers, torch's TransformerEncoder.
+"""Models of other libraries with our initial weights: transformers' GPT-2 and MiniLM, x-transformers, torch's
+TransformerEncoder.
 
 GPT-2 and the encoder compute our losses: their biases of queries, keys and values, which we do not have, stay at zero
 and are not trained, and GPT-2 gets an output layer with a bias. x-transformers has no biases in its norms and after
@@ -13,6 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from headtohead.pretrained.weights import locate_weights
+
+from .experiments import FINETUNED_ENCODER
 from .workload import WorkloadShape
 
 Weights = dict[str, Tensor]
@@ -73,7 +77,7 @@ def build_gpt2(shape: WorkloadShape, weights: Weights) -> GPT2:
         ours, theirs = f"layers.{i}", f"transformer.h.{i}"
         peer_weights |= _rename_norm(f"{theirs}.ln_1", weights, f"{ours}.block.attention_norm")
         peer_weights |= _rename_norm(f"{theirs}.ln_2", weights, f"{ours}.block.feed_norm")
-        qkv_weight = _concatenate_projections(weights, ours)
+        qkv_weight = concatenate_projections(weights, ours)
         peer_weights |= {
             f"{theirs}.attn.c_attn.weight": qkv_weight.t(),
             f"{theirs}.attn.c_attn.bias": torch.zeros(len(qkv_weight)),
@@ -170,7 +174,7 @@ def build_encoder(shape: WorkloadShape, weights: Weights) -> Encoder:
         ours, theirs = f"layers.{i}", f"encoder.layers.{i}"
         peer_weights |= _rename_norm(f"{theirs}.norm1", weights, f"{ours}.block.attention_norm")
         peer_weights |= _rename_norm(f"{theirs}.norm2", weights, f"{ours}.block.feed_norm")
-        qkv_weight = _concatenate_projections(weights, ours)
+        qkv_weight = concatenate_projections(weights, ours)
         peer_weights[f"{theirs}.self_attn.in_proj_weight"] = qkv_weight
         peer_weights[f"{theirs}.self_attn.in_proj_bias"] = torch.zeros(len(qkv_weight))
         for kind in ("weight", "bias"):
@@ -188,7 +192,7 @@ def _rename_norm(theirs: str, weights: Weights, ours: str) -> Weights:
     return {f"{theirs}.{kind}": weights[f"{ours}.inner.{kind}"] for kind in ("weight", "bias")}
 
 
-def _concatenate_projections(weights: Weights, layer: str) -> Tensor:
+def concatenate_projections(weights: Weights, layer: str) -> Tensor:
     """Return the projections of queries, keys and values of a layer as one matrix, (3 * width, width)."""
     return torch.cat(
         [weights[f"{layer}.attention.projection.{projection}.weight"] for projection in ("query", "key", "value")]
@@ -205,9 +209,44 @@ def _load_weights(model: nn.Module, weights: Weights) -> None:
         parameters[name].copy_(tensor)
 
 
+# ---- transformers' MiniLM
+
+
+class MiniLM(nn.Module):
+    """MiniLM with mean pooling over tokens that are not padding, dropout and a linear layer."""
+
+    def __init__(self, inner: nn.Module, num_classes: int, width: int, dropout: float) -> None:
+        super().__init__()
+        self.inner: Any = inner
+        self.head = nn.ModuleDict({"dropout": nn.Dropout(dropout), "classifier": nn.Linear(width, num_classes)})
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        hidden_states = self.inner(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        token_mask = attention_mask[..., None]
+        pooled = (hidden_states * token_mask).sum(1) / token_mask.sum(1)
+        logits: Tensor = self.head["classifier"](self.head["dropout"](pooled))
+        return logits
+
+
+def build_minilm(shape: WorkloadShape, weights: Weights) -> MiniLM:
+    """Return transformers' MiniLM with our head."""
+    import transformers
+
+    folder = locate_weights(FINETUNED_ENCODER).folder
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    inner: Any = transformers.AutoModel.from_pretrained(folder, add_pooling_layer=False, local_files_only=True)
+    assert shape.num_classes is not None
+    model = MiniLM(inner, shape.num_classes, shape.width, inner.config.hidden_dropout_prob)
+    _load_weights(model, weights)
+    return model
+
+
 PEER_BUILDERS: dict[str, Callable[[WorkloadShape, Weights], nn.Module]] = {
     "gpt2": build_gpt2,
     "trainer": build_gpt2,
     "x-transformers": build_x_transformers,
     "encoder": build_encoder,
+    "minilm": build_minilm,
+    "minilm-trainer": build_minilm,
 }

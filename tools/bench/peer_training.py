@@ -1,4 +1,4 @@
-"""Train the peers: a plain loop for every model, and transformers' Trainer for GPT-2.
+"""Train the peers: a plain loop for every model, and transformers' Trainer for GPT-2 and MiniLM.
 
 python -m tools.bench.peer_training NAME FOLDER SEED ...      train NAME on the workload in FOLDER, one seed at a time
 """
@@ -91,14 +91,40 @@ class SequenceDataset(torch.utils.data.Dataset[dict[str, Tensor]]):
     """The sequences of all batches, as Trainer reads them."""
 
     def __init__(self, batches: Sequence[TensorBatch]) -> None:
-        self.inputs = torch.cat([inputs for inputs, _, _ in batches])
-        self.labels = torch.cat([labels for _, labels, _ in batches])
+        self.rows = [
+            {"input_ids": input_ids if labels.dim() else input_ids[attention_mask], "labels": labels}
+            for batch in batches
+            for input_ids, labels, attention_mask in zip(*batch, strict=True)
+        ]
 
     def __len__(self) -> int:
-        return len(self.inputs)
+        return len(self.rows)
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        return {"input_ids": self.inputs[index], "labels": self.labels[index]}
+        return self.rows[index]
+
+
+def pad_rows(rows: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Return rows of a classifier as a batch, padded to the longest, with an attention mask."""
+    input_ids = [row["input_ids"] for row in rows]
+    return {
+        "input_ids": nn.utils.rnn.pad_sequence(input_ids, batch_first=True),
+        "attention_mask": nn.utils.rnn.pad_sequence([torch.ones_like(ids) for ids in input_ids], batch_first=True),
+        "labels": torch.stack([row["labels"] for row in rows]),
+    }
+
+
+class ModelWithOutputs(nn.Module):
+    """A peer with the outputs that Trainer expects."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Any:
+        from transformers.modeling_outputs import SequenceClassifierOutput
+
+        return SequenceClassifierOutput(logits=self.model(input_ids, attention_mask))
 
 
 def train_with_trainer(model: nn.Module, workload: Workload, seed: int, report: TrainingReport) -> None:
@@ -115,7 +141,7 @@ def train_with_trainer(model: nn.Module, workload: Workload, seed: int, report: 
     training_arguments = transformers.TrainingArguments(
         output_dir=str(workload.folder / "trainer"),
         max_steps=shape.steps,
-        per_device_train_batch_size=16,
+        per_device_train_batch_size=shape.batch_size,
         per_device_eval_batch_size=EVALUATION_BATCH_SIZE,
         learning_rate=shape.lr,
         lr_scheduler_type="constant",
@@ -130,20 +156,25 @@ def train_with_trainer(model: nn.Module, workload: Workload, seed: int, report: 
         disable_tqdm=True,
         use_cpu=True,
         dataloader_pin_memory=False,
+        remove_unused_columns=False,
+        label_names=["labels"],
         seed=seed,
     )
 
     def compute_cross_entropy(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
-        return F.cross_entropy(outputs.logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE_INDEX)
+        return F.cross_entropy(outputs.logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORE_INDEX)
 
-    inner: Any = model.inner
-    inner.config.use_cache = False
+    is_classifier = shape.num_classes is not None
+    inner: Any = ModelWithOutputs(model) if is_classifier else model.inner
+    if not is_classifier:
+        inner.config.use_cache = False
     trainer = SequentialTrainer(
         model=inner,
         args=training_arguments,
         train_dataset=SequenceDataset(workload.read_batches(seed)),
         eval_dataset={name: SequenceDataset(batches) for name, batches in workload.read_evaluation_splits().items()},
         compute_loss_func=compute_cross_entropy,
+        data_collator=pad_rows if is_classifier else None,
     )
     trainer.remove_callback(transformers.PrinterCallback)
     start_time = time.perf_counter()
@@ -163,7 +194,7 @@ def train_with_trainer(model: nn.Module, workload: Workload, seed: int, report: 
 def train_peer(name: str, workload: Workload, seeds: Sequence[int]) -> TrainingReport:
     """Train a peer with each seed."""
     report = TrainingReport()
-    train_seed = train_with_trainer if name == "trainer" else train_with_plain_loop
+    train_seed = train_with_trainer if name.endswith("trainer") else train_with_plain_loop
     for seed in seeds:
         train_seed(PEER_BUILDERS[name](workload.shape, workload.read_weights(seed)), workload, seed, report)
     losses = [

@@ -18,10 +18,11 @@ from torch.profiler import ProfilerActivity, profile
 from headtohead.training.hardware import process_memory
 
 from . import peer_models, peer_training
+from .experiments import build_decoder_experiment
 from .machine import MATRIX_SIZE, build_matrix_product
 from .measurements import BenchmarkSettings, Measurement, Measurements, Table, Target
 from .timing import run_alternating
-from .workload import WorkloadShape, build_decoder_experiment, build_trainer, get_workload_shape
+from .workload import WorkloadShape, build_trainer, copy_weights, get_workload_shape, list_step_batches
 
 ROUNDS = 15
 STEPS_PER_ROUND = 10
@@ -34,12 +35,20 @@ class ModelSize:
     title: str
     model: dict[str, Any]
     min_fraction: float
+    steps_per_round: int = STEPS_PER_ROUND
+    max_rounds: int = ROUNDS
 
 
+WIDE_FEEDFORWARD = {"kind": "mlp", "hidden": 1024}
 MODEL_SIZES = (
     ModelSize("width 64, context 32", {}, 0.45),
+    ModelSize("width 256, context 64", {"width": 256, "context": 64, "feedforward": WIDE_FEEDFORWARD}, 0.75),
     ModelSize(
-        "width 256, context 64", {"width": 256, "context": 64, "feedforward": {"kind": "mlp", "hidden": 1024}}, 0.75
+        "10 million parameters, width 256, 9 layers, context 256",
+        {"width": 256, "layers": 9, "heads": 8, "context": 256, "feedforward": WIDE_FEEDFORWARD},
+        0.8,
+        steps_per_round=1,
+        max_rounds=5,
     ),
 )
 
@@ -53,19 +62,19 @@ def measure_step_efficiency(settings: BenchmarkSettings) -> Measurements:
 
 def _measure_model_size(size: ModelSize, settings: BenchmarkSettings) -> Measurements:
     """Measure the steps of one model: fraction of the peak, GPT-2 for comparison, and a profile."""
-    num_steps = 2 if settings.is_short else STEPS_PER_ROUND
+    num_steps = min(2, size.steps_per_round) if settings.is_short else size.steps_per_round
     raw = build_decoder_experiment(settings.data, steps=500, eval_every=100, model=size.model)
     model, trainer = build_trainer(raw, 0, settings.scratch / size.title.replace(" ", "-").replace(",", ""))
     model.train()
     shape = get_workload_shape(raw, model, trainer)
-    weights = {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
+    weights = copy_weights(model)
     matrix_product, product_flops = build_matrix_product()
     contestants: dict[str, Callable[[], object]] = {
         "peak": matrix_product,
         "ours": lambda: [trainer.train_step(index) for index in range(num_steps)],
         "gpt2": _build_peer_steps(peer_models.build_gpt2(shape, weights), shape, trainer, num_steps),
     }
-    best = run_alternating(contestants, settings.get_num_rounds(ROUNDS))
+    best = run_alternating(contestants, settings.get_num_rounds(size.max_rounds))
     peak_flops_per_second = product_flops / best["peak"].wall_seconds
     tokens_per_step = raw["training"]["batch_size"] * shape.context
     num_parameters = sum(p.numel() for p in model.parameters()) - model.embedding.weight.numel()
@@ -93,12 +102,11 @@ def _build_peer_steps(
 ) -> Callable[[], object]:
     """Return a function that runs the steps of a plain training loop."""
     optimizer = peer_training.create_adam(model, shape.lr)
-    batches = [trainer.batch_schedule.get_batch(index) for index in range(num_steps)]
-    attention_mask = torch.ones_like(batches[0].input_ids, dtype=torch.bool)
+    batches = list_step_batches(trainer, num_steps)
 
     def run_steps() -> None:
         for batch in batches:
-            peer_training.compute_loss(model, (batch.input_ids, batch.labels, attention_mask)).backward()
+            peer_training.compute_loss(model, batch).backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 

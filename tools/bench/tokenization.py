@@ -82,7 +82,8 @@ def write_large_corpus(folder: Path, data: str, num_characters_to_write: int) ->
     from headtohead.data.tokenization import tokenizers
     from headtohead.tasks.registry import prepare_dataset
 
-    from .workload import build_baseline_trial, build_decoder_experiment
+    from .experiments import build_decoder_experiment
+    from .workload import build_baseline_trial
 
     trial = build_baseline_trial(build_decoder_experiment(data), 0)
     corpus_rows = [" ".join(row.split()) for row in prepare_dataset(trial.data, trial.task).corpus.splits["train"].rows]

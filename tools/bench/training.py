@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from .experiments import build_decoder_experiment
 from .measurements import BenchmarkSettings, Measurements
 from .trial_rate import OUR_LAYOUT, USUAL_LAYOUT, Peer, compare_trial_rates
-from .workload import build_decoder_experiment
 
 ROUNDS = 2
 OUR_MODEL = "feed-forward 100 with ReLU, untied, biases everywhere but in queries, keys and values; Adam, fused"
@@ -12,7 +12,7 @@ PEERS = [
     Peer(
         "gpt2",
         "transformers GPT-2, plain loop",
-        {USUAL_LAYOUT: 1.6, OUR_LAYOUT: 1.45},
+        {USUAL_LAYOUT: 2.2, OUR_LAYOUT: 1.6},
         f"none in the mathematics: {OUR_MODEL}",
     ),
     Peer(

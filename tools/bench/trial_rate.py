@@ -16,9 +16,10 @@ from typing import Any
 from headtohead.json_files import read_json, read_jsonl
 
 from . import child_processes
+from .experiments import RawExperiment
 from .measurements import BenchmarkSettings, Measurement, Measurements, Table, Target
 from .timing import BestTiming, run_alternating
-from .workload import RawExperiment, write_workload
+from .workload import write_workload
 
 USUAL_LAYOUT = "usual layout"
 """one process with all threads"""

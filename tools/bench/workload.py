@@ -15,20 +15,21 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 import headtohead as h2h
 from headtohead.config import experiment as config_experiment
 from headtohead.config import trial_settings
 from headtohead.data.batches import Batch
+from headtohead.pretrained.classifier import EncoderClassifier
 from headtohead.tasks.registry import prepare_dataset
 from headtohead.training.loop import Trainer
 from headtohead.trials.trial import build_training
 
+from .experiments import RawExperiment
+
 EVALUATION_BATCH_SIZE = 16
-BASE_MODEL = {"width": 64, "layers": 4, "heads": 2, "context": 32, "position": "learned"}
-BASE_TRAINING = {"batch_size": 16, "optimizer": {"kind": "adam", "lr": 1e-3}}
-RawExperiment = dict[str, Any]
 TensorBatch = tuple[Tensor, Tensor, Tensor]
 """token ids, labels and attention mask (False on padding), each of shape (batch, length)"""
 
@@ -44,44 +45,10 @@ class WorkloadShape:
     heads: int
     hidden: int
     context: int
+    batch_size: int
     lr: float
     steps: int
     eval_every: int
-
-
-def build_decoder_experiment(
-    data: str, *, seeds: int = 1, steps: int = 1, eval_every: int = 1, model: dict[str, Any] | None = None
-) -> RawExperiment:
-    """Return the baseline of the recipe speeches-decoder as an experiment file."""
-    feedforward = {"kind": "mlp", "hidden": 100, "activation": "relu"}
-    return {
-        "question": "How many trials per hour?",
-        "task": "language-model",
-        "seeds": seeds,
-        "data": _build_data_config(data, ["obama", "hbush", "wbush"]),
-        "model": {**BASE_MODEL, "feedforward": feedforward, **(model or {})},
-        "training": {**BASE_TRAINING, "budget": f"{steps} steps", "eval_every": eval_every},
-    }
-
-
-def build_classifier_experiment(data: str, *, seeds: int, epochs: int) -> RawExperiment:
-    """Return the baseline of the recipe speeches-classifier as an experiment file."""
-    feedforward = {"kind": "mlp", "activation": "relu"}
-    intervals = {"budget": f"{epochs} epochs", "eval_every": "1 epoch", "checkpoint_every": "5 epochs"}
-    return {
-        "question": "How many trials per hour?",
-        "task": "classify",
-        "seeds": seeds,
-        "data": _build_data_config(data, ["test"]),
-        "model": {**BASE_MODEL, "feedforward": feedforward, "pool": "mean", "classifier_hidden": 100},
-        "training": {**BASE_TRAINING, **intervals},
-    }
-
-
-def _build_data_config(source: str, monitor: list[str]) -> dict[str, Any]:
-    """Return the [data] table with the splits that are evaluated during training."""
-    tokenizer_settings = {"tokenizer": "words", "vocabulary": "folder"}
-    return {"source": source, **tokenizer_settings, "validation_fraction": 0.0, "monitor": monitor}
 
 
 def build_baseline_trial(raw: RawExperiment, seed: int) -> config_experiment.Trial:
@@ -95,20 +62,51 @@ def build_trainer(raw: RawExperiment, seed: int, folder: Path) -> tuple[Any, Tra
     return build_training(trial, prepare_dataset(trial.data, trial.task), folder, torch.device("cpu"))
 
 
+def copy_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return a copy of the parameters by name."""
+    return {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
+
+
+def list_step_batches(trainer: Trainer, num_steps: int) -> list[TensorBatch]:
+    """Return the batches of the first steps."""
+    batches = [trainer.batch_schedule.get_batch(step) for step in range(num_steps)]
+    return [(batch.input_ids, batch.labels, _get_attention_mask(batch)) for batch in batches]
+
+
+def _get_attention_mask(batch: Batch) -> Tensor:
+    if batch.attention_mask is None:
+        return torch.ones_like(batch.input_ids, dtype=torch.bool)
+    return batch.attention_mask
+
+
 def get_workload_shape(raw: RawExperiment, model: Any, trainer: Trainer) -> WorkloadShape:
     """Return the sizes of our model and the length of its training."""
+    training = {
+        "context": model.context,
+        "batch_size": trainer.settings.batch_size,
+        "lr": raw["training"]["optimizer"]["lr"],
+        "steps": trainer.total_steps,
+        "eval_every": trainer.evaluate_every,
+        "num_classes": model.num_classes,
+    }
+    if isinstance(model, EncoderClassifier):
+        config = model.inner.config
+        return WorkloadShape(
+            vocab_size=config.vocab_size,
+            width=config.hidden_size,
+            layers=config.num_hidden_layers,
+            heads=config.num_attention_heads,
+            hidden=config.intermediate_size,
+            **training,
+        )
     sizes = model.sizes
     return WorkloadShape(
         vocab_size=sizes.vocab_size,
-        num_classes=model.num_classes,
         width=sizes.width,
         layers=sizes.layers,
         heads=sizes.heads,
         hidden=raw["model"]["feedforward"].get("hidden", 4 * sizes.width),
-        context=sizes.context,
-        lr=raw["training"]["optimizer"]["lr"],
-        steps=trainer.total_steps,
-        eval_every=trainer.evaluate_every,
+        **training,
     )
 
 
@@ -135,17 +133,22 @@ def write_workload(raw: RawExperiment, folder: Path) -> WorkloadShape:
 
 
 def _concatenate_batches(batches: Iterable[Batch]) -> dict[str, Tensor]:
-    """Return the sequences of all batches with labels and masks, and the index at which each batch ends."""
+    """Return the sequences of all batches with labels and masks, the index at which each batch ends, and its width.
+
+    Batches are padded to the same width.
+    """
     batches = list(batches)
-    attention_masks = [
-        torch.ones_like(batch.input_ids, dtype=torch.bool) if batch.attention_mask is None else batch.attention_mask
-        for batch in batches
-    ]
+    max_width = max(batch.input_ids.shape[1] for batch in batches)
+
+    def concatenate(tensors: list[Tensor]) -> Tensor:
+        return torch.cat([F.pad(x, (0, max_width - x.shape[1])) if x.dim() == 2 else x for x in tensors])
+
     return {
-        "inputs": torch.cat([batch.input_ids for batch in batches]),
-        "labels": torch.cat([batch.labels for batch in batches]),
-        "mask": torch.cat(attention_masks),
+        "inputs": concatenate([batch.input_ids for batch in batches]),
+        "labels": concatenate([batch.labels for batch in batches]),
+        "mask": concatenate([_get_attention_mask(batch) for batch in batches]),
         "ends": torch.tensor([len(batch.input_ids) for batch in batches]).cumsum(0),
+        "widths": torch.tensor([batch.input_ids.shape[1] for batch in batches]),
     }
 
 
@@ -177,9 +180,13 @@ class Workload:
 def _read_batches(path: Path) -> list[TensorBatch]:
     """Read the batches that `_concatenate_batches` has joined."""
     with safe_open(path, "pt") as file:
-        tensors = {name: file.get_tensor(name) for name in ("inputs", "labels", "mask", "ends")}
+        tensors = {name: file.get_tensor(name) for name in ("inputs", "labels", "mask", "ends", "widths")}
     batch_sizes = tensors["ends"].diff(prepend=torch.zeros(1, dtype=torch.int64)).tolist()
-    return list(zip(*(tensors[name].split(batch_sizes) for name in ("inputs", "labels", "mask")), strict=True))
+    batches = zip(*(tensors[name].split(batch_sizes) for name in ("inputs", "labels", "mask")), strict=True)
+    return [
+        (input_ids[:, :width], labels[:, :width] if labels.dim() == 2 else labels, mask[:, :width])
+        for (input_ids, labels, mask), width in zip(batches, tensors["widths"].tolist(), strict=True)
+    ]
 
 
 def render_toml(raw: RawExperiment) -> str:

@@ -18,7 +18,12 @@ tokens. With it, for any k and both directions:
     2. with k = vocabulary size, it is the divergence of the full distributions;
     3. it never exceeds the full divergence, by the data-processing inequality, and is monotonic in k.
 
-Only predicted positions contribute. As in `chunked_cross_entropy`, logits are computed in chunks and discarded.
+Only predicted positions contribute. As in `chunked_cross_entropy`, logits are computed in chunks and discarded. Their
+gradients are computed in closed form; `compute_distillation_losses` is the reference. With r = log(q / p) for each of
+the k + 1 categories, and D for the divergence, the gradient with respect to logit j of category c is, at temperature 1,
+
+    forward   q_j (1 - p_c / q_c)
+    reverse   q_j (r_c - D)
 """
 
 from __future__ import annotations
@@ -147,14 +152,83 @@ def compute_chunked_distillation_loss(
         config: Weight, temperature and direction of the divergence.
     """
 
-    def compute_chunk_losses(logits: Tensor, chunk: slice) -> Tensor:
-        return compute_distillation_losses(logits, labels[chunk], targets[chunk], config)
+    def compute_chunk(logits: Tensor, chunk: slice) -> tuple[PerPrediction, Logits]:
+        return compute_losses_and_gradients(logits, labels[chunk], targets[chunk], config)
 
     with torch.autocast(hidden_states.device.type, enabled=False):
         loss: Tensor = _ChunkedMeanLoss.apply(  # type: ignore[no-untyped-call]
-            hidden_states.to(output_layer.weight.dtype), output_layer.weight, output_layer.bias, compute_chunk_losses
+            hidden_states.to(output_layer.weight.dtype), output_layer.weight, output_layer.bias, compute_chunk
         )
     return loss
+
+
+@torch.no_grad()
+def compute_losses_and_gradients(
+    logits: Logits, labels: Labels, targets: TeacherTargets, config: DistillationLossConfig
+) -> tuple[PerPrediction, Logits]:
+    """Return the combined loss for each prediction, and the gradient of their sum with respect to the logits."""
+    losses, gradients = torch.zeros_like(logits[:, 0]), None
+    if config.weight > 0:
+        scaled_logits = logits if config.temperature == 1 else logits / config.temperature
+        divergence_and_gradients = _compute_divergence_and_gradients(scaled_logits, targets, config.direction)
+        if divergence_and_gradients is None:
+            return _differentiate_losses(logits, labels, targets, config)
+        divergence, gradients = divergence_and_gradients
+        losses += config.weight * config.temperature**2 * divergence
+        gradients *= config.weight * config.temperature
+    if config.weight < 1:
+        label_weight, label_column = 1 - config.weight, labels[:, None]
+        log_probs = logits.log_softmax(-1)
+        losses -= label_weight * log_probs.gather(1, label_column)[:, 0]
+        label_gradients = log_probs.exp_().mul_(label_weight)
+        gradients = label_gradients if gradients is None else gradients.add_(label_gradients)
+        gradients.scatter_add_(1, label_column, torch.full_like(gradients[:, :1], -label_weight))
+    assert gradients is not None
+    return losses, gradients
+
+
+def _compute_divergence_and_gradients(
+    logits: Logits, targets: TeacherTargets, direction: KLDirection
+) -> tuple[PerPrediction, Logits] | None:
+    """Return the divergence for each prediction and its gradients; None if the probability of all other tokens
+    underflows.
+    """
+    token_ids, teacher_log_probs = targets.token_ids, targets.log_probs
+    probs = logits.softmax(-1)
+    # The largest probability is 1 / sum(exp(logits - max_logits)).
+    log_normalizer = logits.amax(-1, keepdim=True) - probs.amax(-1, keepdim=True).log()
+    top_log_probs, top_probs = logits.gather(1, token_ids) - log_normalizer, probs.gather(1, token_ids)
+    has_other_tokens = token_ids.shape[1] < logits.shape[1]
+    if has_other_tokens:
+        other_probs = probs.scatter_(1, token_ids, 0.0).sum(-1, keepdim=True)
+        if not bool((other_probs > 0).all()):
+            return None
+        other_log_ratio = other_probs.log() - targets.other_log_prob[:, None]
+    log_ratios = top_log_probs - teacher_log_probs
+    if direction == "forward":
+        divergence = -(teacher_log_probs.exp() * log_ratios).sum(-1, keepdim=True)
+        if has_other_tokens:
+            teacher_other_probs = targets.other_log_prob[:, None].exp()
+            divergence -= teacher_other_probs * other_log_ratio
+            probs *= 1 - teacher_other_probs / other_probs
+        probs.scatter_(1, token_ids, top_probs - teacher_log_probs.exp())
+    else:
+        divergence = (top_probs * log_ratios).sum(-1, keepdim=True)
+        if has_other_tokens:
+            divergence += other_probs * other_log_ratio
+            probs *= other_log_ratio - divergence
+        probs.scatter_(1, token_ids, top_probs * (log_ratios - divergence))
+    return divergence[:, 0], probs
+
+
+def _differentiate_losses(
+    logits: Logits, labels: Labels, targets: TeacherTargets, config: DistillationLossConfig
+) -> tuple[PerPrediction, Logits]:
+    """Return losses and gradients of the reference, which is slower, and exact for probabilities that underflow."""
+    with torch.enable_grad():
+        losses = compute_distillation_losses(logits.requires_grad_(), labels, targets, config)
+        (gradients,) = torch.autograd.grad(losses.sum(), logits)
+    return losses.detach(), gradients
 
 
 class _ChunkedMeanLoss(torch.autograd.Function):
@@ -169,11 +243,12 @@ class _ChunkedMeanLoss(torch.autograd.Function):
         hidden: Tensor,
         weight: Tensor,
         bias: Tensor | None,
-        compute_chunk_losses: Callable[[Tensor, slice], Tensor],
+        compute_chunk: Callable[[Tensor, slice], tuple[Tensor, Tensor]],
     ) -> Tensor:
         """Return the mean loss over all predictions; store the gradients of hidden states, weight and bias.
 
-        `compute_chunk_losses(logits, chunk)` returns the loss of each prediction of a chunk.
+        `compute_chunk(logits, chunk)` returns the loss of each prediction of a chunk, and the gradients of their sum
+        with respect to the logits.
         """
         needs_grad = ctx.needs_input_grad
         hidden_grad = torch.zeros_like(hidden) if needs_grad[0] else None
@@ -182,11 +257,8 @@ class _ChunkedMeanLoss(torch.autograd.Function):
         loss_sum = hidden.new_zeros(())
         for start in range(0, len(hidden), CHUNK_SIZE):
             chunk = slice(start, start + CHUNK_SIZE)
-            logits = F.linear(hidden[chunk], weight, bias).detach().requires_grad_()
-            with torch.enable_grad():
-                chunk_loss = compute_chunk_losses(logits, chunk).sum()
-                (logit_grad,) = torch.autograd.grad(chunk_loss, logits)
-            loss_sum += chunk_loss.detach()
+            losses, logit_grad = compute_chunk(F.linear(hidden[chunk], weight, bias), chunk)
+            loss_sum += losses.sum()
             if hidden_grad is not None:
                 torch.mm(logit_grad, weight, out=hidden_grad[chunk])
             if weight_grad is not None:
