@@ -111,7 +111,7 @@ def _iter_file_arguments(event: str, event_arguments: tuple[object, ...]) -> Ite
     if event in PROGRAM_EVENTS:
         candidates = [word for argument in candidates for word in _split_words(argument)]
     for candidate in candidates:
-        if not isinstance(candidate, str | bytes | os.PathLike):
+        if not isinstance(candidate, str | bytes | os.PathLike) or "\0" in os.fsdecode(candidate):
             continue
         path = os.path.realpath(os.fsdecode(candidate))
         if path.endswith(".pyc"):
@@ -119,8 +119,16 @@ def _iter_file_arguments(event: str, event_arguments: tuple[object, ...]) -> Ite
                 path = source_from_cache(path)
             except ValueError:
                 continue
-        if not path.startswith((*LIBRARY_PREFIXES, *IGNORED_FOLDERS)) and (event == "open" or Path(path).is_file()):
+        if not path.startswith((*LIBRARY_PREFIXES, *IGNORED_FOLDERS)) and (event == "open" or _is_file(path)):
             yield path
+
+
+def _is_file(path: str) -> bool:
+    """Return whether a path is a file; False for text that is too long for a path, such as code after `-c`."""
+    try:
+        return Path(path).is_file()
+    except OSError:
+        return False
 
 
 def _split_words(argument: object) -> list[str]:
